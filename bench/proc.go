@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// descendants lists the processes below pid, itself first.
+func descendants(pid int) []int {
+	children := map[int][]int{}
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		// The name in parentheses may hold anything; the parent is the second
+		// field behind it.
+		i := strings.LastIndexByte(string(b), ')')
+		rest := strings.Fields(string(b)[i+1:])
+		if i < 0 || len(rest) < 2 {
+			continue
+		}
+		child, err1 := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		parent, err2 := strconv.Atoi(rest[1])
+		if err1 == nil && err2 == nil {
+			children[parent] = append(children[parent], child)
+		}
+	}
+	all := []int{pid}
+	for i := 0; i < len(all); i++ {
+		all = append(all, children[all[i]]...)
+	}
+	return all
+}
+
+// pss is the memory of a process with shared pages divided among those who
+// share them.
+func pss(pid int) int64 {
+	n, err := strconv.ParseInt(strings.TrimSuffix(field(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss", ":"), " kB"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n << 10
+}
+
+// switches counts how often the threads of a process went to sleep, which is
+// how often they were awake.
+func switches(pid int) (n int64) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	for _, f := range files {
+		if x, err := strconv.ParseInt(field(f, "voluntary_ctxt_switches", ":"), 10, 64); err == nil {
+			n += x
+		}
+	}
+	return n
+}
+
+// cgroup returns the directory of the process's cgroup that counts memory.
+func cgroup(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return ""
+	}
+	unified := ""
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) < 3 {
+			continue
+		}
+		if f[1] == "memory" {
+			return "/sys/fs/cgroup/memory" + f[2]
+		}
+		if f[1] == "" {
+			unified = "/sys/fs/cgroup" + f[2]
+		}
+	}
+	return unified
+}
+
+// memoryStat adds fields of memory.stat; v1 and v2 have different names.
+func memoryStat(dir string, names ...string) (sum int64) {
+	b, err := os.ReadFile(dir + "/memory.stat")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		for _, want := range names {
+			if n, err := strconv.ParseInt(value, 10, 64); err == nil && name == want {
+				sum += n
+			}
+		}
+	}
+	return sum
+}
+
+// used is memory that cannot be given back by writing pages to files.
+func used(dir string) int64 { return memoryStat(dir, "total_rss", "total_shmem", "anon", "shmem") }
+
+// cached is the page cache of files, which the kernel gives back on demand.
+func cached(dir string) int64 {
+	if n := memoryStat(dir, "total_cache"); n > 0 {
+		return n - memoryStat(dir, "total_shmem")
+	}
+	return memoryStat(dir, "file") - memoryStat(dir, "shmem")
+}

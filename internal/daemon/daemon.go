@@ -1,0 +1,108 @@
+// Package daemon is the composition root: it is the only place that knows
+// which parts are wired to which. It holds no logic of its own beyond that
+// wiring and the order of start and stop.
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"caisson.dev/caisson/api"
+	"caisson.dev/caisson/internal/driver"
+	"caisson.dev/caisson/internal/driver/gvisor"
+)
+
+// Paths are where Caisson keeps things. Both are owned by root, mode 0700.
+type Paths struct {
+	Data string // images; survives a reboot
+	Run  string // state of live sandboxes; does not
+}
+
+// DefaultPaths are used when nothing else is said.
+var DefaultPaths = Paths{Data: "/var/lib/caisson", Run: "/run/caisson"}
+
+// levels are the isolation levels by name, strongest first. Names without a
+// constructor are planned; asking for one is an error and never gets another
+// level (I3).
+var levels = []struct {
+	name string
+	new  func(Paths) driver.Driver
+}{
+	{"microvm", nil},
+	{gvisor.Level, func(p Paths) driver.Driver { return &gvisor.Driver{RunDir: p.Run} }},
+	{"oci", nil},
+	{"process", nil},
+	{"wasm", nil},
+}
+
+func newDriver(level string, p Paths) (driver.Driver, error) {
+	var have []string
+	known := false
+	for _, l := range levels {
+		if l.new != nil {
+			have = append(have, l.name)
+		}
+		if l.name != level {
+			continue
+		}
+		if l.new != nil {
+			return l.new(p), nil
+		}
+		known = true
+	}
+	problem := "no such isolation level"
+	if known {
+		problem = "isolation level not built into this version"
+	}
+	return nil, &api.Error{
+		Code:    "no_level",
+		Message: fmt.Sprintf("%s: %q", problem, level),
+		Hint:    "use --level " + strings.Join(have, " or --level ") + "; no other level is taken in its place",
+	}
+}
+
+// notReady turns what a probe found into one error, or nil.
+func notReady(level string, missing []driver.Missing) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	var what, fix []string
+	for _, m := range missing {
+		what = append(what, m.What)
+		fix = append(fix, m.Fix)
+	}
+	return &api.Error{
+		Code:    "level_not_ready",
+		Message: fmt.Sprintf("isolation level %q cannot run here: missing %s", level, strings.Join(what, "; ")),
+		Hint:    strings.Join(slices.Compact(fix), "; "),
+	}
+}
+
+// prepare makes the directories. They are refused when somebody else could
+// have put something into them.
+func (p Paths) prepare() error {
+	for _, dir := range []string{p.Data, p.Run} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return &api.Error{Code: "no_data_dir", Message: fmt.Sprintf("cannot make %s: %v", dir, errText(err)), Hint: "run as root; or free space there", Err: err}
+		}
+		fi, err := os.Lstat(dir)
+		if err != nil {
+			return err
+		}
+		if !fi.IsDir() || fi.Mode().Perm()&0o022 != 0 {
+			return &api.Error{Code: "no_data_dir", Message: dir + " is not a directory that only its owner can write", Hint: "chmod 0700 " + filepath.Clean(dir)}
+		}
+	}
+	return nil
+}
+
+// errText drops the path that os errors repeat.
+func errText(err error) string {
+	if pe, ok := err.(*os.PathError); ok {
+		return pe.Err.Error()
+	}
+	return err.Error()
+}

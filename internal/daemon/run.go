@@ -1,0 +1,180 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"caisson.dev/caisson/api"
+	"caisson.dev/caisson/internal/driver"
+	"caisson.dev/caisson/internal/guest/attach"
+	"caisson.dev/caisson/internal/guest/program"
+	"caisson.dev/caisson/internal/host"
+	"caisson.dev/caisson/internal/image"
+	"caisson.dev/caisson/internal/policy"
+	"caisson.dev/caisson/internal/sandbox"
+)
+
+// RunOptions is what `caisson run` says beside the request.
+type RunOptions struct {
+	Paths    Paths
+	Began    time.Time
+	Stdio    attach.Stdio
+	Terminal sandbox.Terminal
+	Progress image.Progress
+}
+
+// Run runs one program in a fresh sandbox, without any daemon.
+func Run(ctx context.Context, o RunOptions, req api.RunRequest) (*api.RunResult, error) {
+	drv, err := newDriver(req.Level, o.Paths)
+	if err != nil {
+		return nil, err
+	}
+	if p := host.Try("root"); !p.OK {
+		return nil, notReady(req.Level, []driver.Missing{{What: "root: " + p.Detail, Fix: p.Fix}})
+	}
+	if err := o.Paths.prepare(); err != nil {
+		return nil, err
+	}
+	if req.Mounts, err = resolveMounts(req.Mounts, o.Paths); err != nil {
+		return nil, err
+	}
+	if req.Artifacts, err = resolveArtifacts(req.Artifacts); err != nil {
+		return nil, err
+	}
+	sandbox.Sweep(drv, o.Paths.Run)
+	img, closeImage, err := resolveImage(ctx, o, req)
+	if err != nil {
+		return nil, err
+	}
+	defer closeImage()
+	skeleton, err := skeletonFile(o.Paths)
+	if err != nil {
+		return nil, err
+	}
+	res, err := sandbox.Run(ctx, sandbox.Config{
+		Driver: drv, RunDir: o.Paths.Run, Skeleton: skeleton, Image: img,
+		Stdio: o.Stdio, Terminal: o.Terminal, Began: o.Began,
+	}, req)
+	var ae *api.Error
+	if err != nil && !errors.As(err, &ae) {
+		// A failure without a reason of its own often is a missing feature.
+		if nr := notReady(req.Level, drv.Probe(ctx)); nr != nil {
+			return nil, nr
+		}
+	}
+	return res, err
+}
+
+// Probe says what the level lacks on this machine, as an error, or nil.
+func Probe(ctx context.Context, level string, p Paths) error {
+	drv, err := newDriver(level, p)
+	if err != nil {
+		return err
+	}
+	return notReady(level, drv.Probe(ctx))
+}
+
+func skeletonFile(p Paths) (string, error) {
+	b, err := program.Binary()
+	if err != nil {
+		return "", err
+	}
+	return image.Skeleton(filepath.Join(p.Data, "skeleton"), b, driver.MaxMounts)
+}
+
+func resolveImage(ctx context.Context, o RunOptions, req api.RunRequest) (sandbox.Image, func(), error) {
+	ref, err := image.ParseRef(req.Image)
+	if err != nil {
+		return sandbox.Image{}, nil, err
+	}
+	if ref.Kind == image.KindHost {
+		h := &driver.HostImage{Local: req.HostLocal, Opt: req.HostOpt}
+		return sandbox.Image{Name: "host", Host: h}, func() {}, nil
+	}
+	store, err := image.Open(filepath.Join(o.Paths.Data, "images"))
+	if err != nil {
+		return sandbox.Image{}, nil, err
+	}
+	img, err := store.Resolve(ctx, ref, image.Options{Progress: o.Progress})
+	if err != nil {
+		return sandbox.Image{}, nil, err
+	}
+	return sandbox.Image{
+		Name: req.Image, Digest: img.Digest, Path: img.Path, Env: img.Config.Env, WorkDir: img.Config.WorkDir,
+	}, func() { img.Close() }, nil
+}
+
+// resolveMounts follows the links of each source once, asks the policy about
+// where they lead, and passes that on: what is mounted is what was decided on.
+func resolveMounts(in []api.Mount, p Paths) ([]api.Mount, error) {
+	if len(in) > driver.MaxMounts {
+		return nil, &api.Error{Code: "mount_refused", Message: fmt.Sprintf("%d mounts; the most is %d", len(in), driver.MaxMounts), Hint: "mount a parent directory instead"}
+	}
+	if len(in) == 0 {
+		return nil, nil
+	}
+	ceiling, err := policy.Load(policy.SystemFile)
+	if err != nil {
+		return nil, err
+	}
+	facts := policy.HostFacts{Homes: homes(), State: []string{p.Data, p.Run}}
+	out := make([]api.Mount, 0, len(in))
+	for _, m := range in {
+		src, err := realPath(m.Source)
+		if err != nil {
+			return nil, &api.Error{Code: "mount_unreadable", Message: fmt.Sprintf("cannot mount %q: %v", m.Source, errText(err)), Hint: "the source must exist and be readable", Err: err}
+		}
+		fi, err := os.Lstat(src)
+		if err != nil {
+			return nil, err
+		}
+		mf := policy.MountFacts{
+			Source: src, Target: m.Target, ReadOnly: m.ReadOnly,
+			Socket: fi.Mode()&os.ModeSocket != 0,
+			Device: !fi.IsDir() && !fi.Mode().IsRegular(),
+		}
+		if err := ceiling.Mount(mf, facts); err != nil {
+			return nil, err
+		}
+		m.Source, m.File = src, !fi.IsDir()
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+func realPath(p string) (string, error) {
+	abs, err := filepath.Abs(p)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(abs)
+}
+
+// resolveArtifacts makes destinations absolute and checks that their
+// directory is there, before anything runs.
+func resolveArtifacts(in []api.Artifact) ([]api.Artifact, error) {
+	for i := range in {
+		abs, err := filepath.Abs(in[i].Dest)
+		if err != nil {
+			return nil, err
+		}
+		dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
+		if err != nil {
+			return nil, &api.Error{Code: "bad_artifact", Message: fmt.Sprintf("cannot copy an artifact to %q: %v", in[i].Dest, errText(err)), Hint: "make the directory first", Err: err}
+		}
+		in[i].Dest = filepath.Join(dir, filepath.Base(abs))
+	}
+	return in, nil
+}
+
+// Names of types below this package, so that the command line imports none.
+type (
+	Stdio    = attach.Stdio
+	Terminal = sandbox.Terminal
+	Progress = image.Progress
+	Update   = image.Update
+)

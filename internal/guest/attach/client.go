@@ -1,0 +1,206 @@
+package attach
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/net/http2"
+
+	"caisson.dev/caisson/internal/guest"
+	"caisson.dev/caisson/internal/guest/process"
+	"caisson.dev/caisson/internal/guest/process/processconnect"
+)
+
+// base is never resolved: all requests go over the one connection.
+const base = "http://guest"
+
+// client speaks to one guest program over one HTTP/2 connection. Everything it
+// reads is bounded first: the guest may be an attacker.
+type client struct {
+	http  *http.Client
+	proc  processconnect.ProcessClient
+	token string
+}
+
+// Bounds on what a guest can make us hold.
+const (
+	maxHeader  = 16 << 10  // response headers
+	maxMessage = 256 << 10 // one event; the guest sends 32 KiB of output at a time
+	maxReply   = 64 << 10  // one REST answer
+)
+
+func newClient(nc net.Conn, token string) *client {
+	var once sync.Once
+	t := &http2.Transport{
+		AllowHTTP:         true,
+		MaxHeaderListSize: maxHeader,
+		MaxReadFrameSize:  64 << 10,
+		DialTLSContext: func(context.Context, string, string, *tls.Config) (net.Conn, error) {
+			err := net.ErrClosed // there is no second connection
+			var c net.Conn
+			once.Do(func() { c, err = nc, nil })
+			return c, err
+		},
+	}
+	c := &client{http: &http.Client{Transport: t}, token: token}
+	c.proc = processconnect.NewProcessClient(c.http, base, connect.WithReadMaxBytes(maxMessage))
+	return c
+}
+
+func (c *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, base+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set(guest.TokenHeader, c.token)
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/octet-stream")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= 300 {
+		defer resp.Body.Close()
+		b, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
+		return nil, fmt.Errorf("guest answered %d: %s", resp.StatusCode, errorText(b))
+	}
+	return resp, nil
+}
+
+// errorText takes the message out of an error body.
+func errorText(b []byte) string {
+	var e struct{ Message string }
+	if json.Unmarshal(b, &e) == nil && e.Message != "" {
+		return e.Message
+	}
+	return string(b)
+}
+
+// call makes a request whose answer is small or not wanted.
+func (c *client) call(ctx context.Context, method, path string, body io.Reader) ([]byte, error) {
+	resp, err := c.request(ctx, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return io.ReadAll(io.LimitReader(resp.Body, maxReply))
+}
+
+func (c *client) health(ctx context.Context) error {
+	_, err := c.call(ctx, http.MethodGet, "/health", nil)
+	return err
+}
+
+func (c *client) upload(ctx context.Context, f File, user string) error {
+	q := url.Values{"path": {f.Path}, "username": {user}}
+	_, err := c.call(ctx, http.MethodPost, "/files?"+q.Encode(), bytes.NewReader(f.Data))
+	if err != nil {
+		return fmt.Errorf("cannot write %q inside: %w", f.Path, err)
+	}
+	return nil
+}
+
+func (c *client) start(ctx context.Context, t Task) (*connect.ServerStreamForClient[process.StartResponse], error) {
+	msg := &process.StartRequest{
+		Process: &process.ProcessConfig{Cmd: t.Cmd, Args: t.Args, Envs: t.Env},
+		Stdin:   &t.Stdin,
+	}
+	if t.Cwd != "" {
+		msg.Process.Cwd = &t.Cwd
+	}
+	if t.TTY {
+		msg.Pty = &process.PTY{Size: &process.PTY_Size{Cols: t.Cols, Rows: t.Rows}}
+	}
+	req := connect.NewRequest(msg)
+	c.authorise(req.Header())
+	if t.User != "" {
+		req.Header().Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(t.User+":")))
+	}
+	return c.proc.Start(ctx, req)
+}
+
+func (c *client) authorise(h http.Header) { h.Set(guest.TokenHeader, c.token) }
+
+func selector(pid uint32) *process.ProcessSelector {
+	return &process.ProcessSelector{Selector: &process.ProcessSelector_Pid{Pid: pid}}
+}
+
+func (c *client) input(ctx context.Context, pid uint32, p []byte, tty bool) error {
+	in := &process.ProcessInput{Input: &process.ProcessInput_Stdin{Stdin: p}}
+	if tty {
+		in.Input = &process.ProcessInput_Pty{Pty: p}
+	}
+	req := connect.NewRequest(&process.SendInputRequest{Process: selector(pid), Input: in})
+	c.authorise(req.Header())
+	_, err := c.proc.SendInput(ctx, req)
+	return err
+}
+
+func (c *client) closeStdin(ctx context.Context, pid uint32) error {
+	req := connect.NewRequest(&process.CloseStdinRequest{Process: selector(pid)})
+	c.authorise(req.Header())
+	_, err := c.proc.CloseStdin(ctx, req)
+	return err
+}
+
+func (c *client) signal(ctx context.Context, pid uint32, sig int32) error {
+	req := connect.NewRequest(&process.SendSignalRequest{Process: selector(pid), Signal: process.Signal(sig)})
+	c.authorise(req.Header())
+	_, err := c.proc.SendSignal(ctx, req)
+	return err
+}
+
+func (c *client) resize(ctx context.Context, pid, cols, rows uint32) error {
+	req := connect.NewRequest(&process.UpdateRequest{
+		Process: selector(pid),
+		Pty:     &process.PTY{Size: &process.PTY_Size{Cols: cols, Rows: rows}},
+	})
+	c.authorise(req.Header())
+	_, err := c.proc.Update(ctx, req)
+	return err
+}
+
+// killLargest asks the guest program to end its largest process. pid 0 means
+// that it did not, for whatever reason; the caller measures again anyway.
+func (c *client) killLargest(ctx context.Context) (pid, rss int64, name string) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	b, err := c.call(ctx, http.MethodPost, "/caisson/oom", nil)
+	if err != nil {
+		return 0, 0, ""
+	}
+	var v struct {
+		PID  int64  `json:"pid"`
+		RSS  int64  `json:"rss"`
+		Comm string `json:"comm"`
+	}
+	if json.Unmarshal(b, &v) != nil {
+		return 0, 0, ""
+	}
+	return v.PID, v.RSS, v.Comm
+}
+
+// signalNumber reads a signal's name out of an exit status such as
+// "signal: killed (core dumped)".
+func signalNumber(status string) int64 {
+	s := strings.TrimPrefix(strings.TrimSuffix(status, " (core dumped)"), "signal: ")
+	for n := int64(1); n < 32; n++ {
+		if signalText(n) == s {
+			return n
+		}
+	}
+	return 9
+}

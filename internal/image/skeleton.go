@@ -1,0 +1,90 @@
+package image
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"caisson.dev/caisson/internal/host"
+)
+
+// Skeleton returns the path of the small image that is PID 1's root in every
+// sandbox: the guest program and the mount points, nothing else. It is made
+// once for each guest program and kept below dir, which only root can write.
+// The program lies inside an image because a sandbox whose PID 1 came from a
+// host descriptor cannot be checkpointed.
+func Skeleton(dir string, guest []byte, mounts int) (string, error) {
+	sum := sha256.Sum256(guest)
+	name := fmt.Sprintf("%s-%d.erofs", hex.EncodeToString(sum[:16]), mounts)
+	path := filepath.Join(dir, name)
+	if f, err := os.Open(path); err == nil {
+		defer f.Close()
+		if fi, err := f.Stat(); err == nil && checkSuper(f, fi.Size()) == nil {
+			return path, nil
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("cannot make %q: %w", dir, err)
+	}
+	if err := writeSkeleton(path, guest, mounts); err != nil {
+		return "", fmt.Errorf("cannot write the guest image: %w", err)
+	}
+	return path, nil
+}
+
+// writeSkeleton writes beside path and renames, so that several first runs at
+// once do not see each other's half.
+func writeSkeleton(path string, guest []byte, mounts int) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	t, err := skeletonTree(int64(len(guest)), mounts)
+	if err != nil {
+		return err
+	}
+	if _, err := writeEROFS(f, t, bytes.NewReader(guest), func(int64, int64) {}); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return host.SyncDir(filepath.Dir(path))
+}
+
+func skeletonTree(guestSize int64, mounts int) (*tree, error) {
+	t := newTree(Limits{}.withDefaults())
+	mnt := newDir(0o755)
+	nodes := map[string]*node{
+		"caisson-guest": {mode: syscall.S_IFREG | 0o755, size: guestSize},
+		"mnt":           mnt,
+	}
+	for _, d := range []string{"image", "upper", "root-new", "proc", "dev", "sys", "tmp", "etc"} {
+		nodes[d] = newDir(0o755)
+	}
+	for name, n := range nodes {
+		if err := t.put(t.root, name, n); err != nil {
+			return nil, err
+		}
+	}
+	// A host directory is mounted at mnt/<index>, a host file at mnt/f<index>.
+	for i := range mounts {
+		if err := t.put(mnt, strconv.Itoa(i), newDir(0o755)); err != nil {
+			return nil, err
+		}
+		if err := t.put(mnt, "f"+strconv.Itoa(i), &node{mode: syscall.S_IFREG | 0o644}); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}

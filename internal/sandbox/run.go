@@ -1,0 +1,288 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"caisson.dev/caisson/api"
+	"caisson.dev/caisson/internal/driver"
+	"caisson.dev/caisson/internal/guest/attach"
+)
+
+// Run makes a sandbox, runs one program in it and destroys it. The error is
+// for a sandbox that could not be made or a program that could not be started;
+// everything later is in the result. Ending ctx stops the program first.
+func Run(ctx context.Context, cfg Config, req api.RunRequest) (*api.RunResult, error) {
+	req.Limits = req.Limits.WithDefaults()
+	if err := req.Limits.Validate(); err != nil {
+		return nil, err
+	}
+	p, err := newPlan(cfg, req)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := claim(cfg.RunDir, p.id)
+	if err != nil {
+		return nil, fmt.Errorf("cannot claim an id: %w", err)
+	}
+	defer lock.UnlockRemove()
+	// The child's start and the kernel's boot take about as long as each
+	// other, so that they go on at the same time.
+	session, err := attach.Start(p.task, cfg.Stdio, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer session.Close()
+	in, err := cfg.Driver.Create(ctx, p.spec)
+	if err != nil {
+		return nil, &api.Error{Code: "create_failed", Message: "cannot create the sandbox: " + err.Error(), Hint: "see what this machine lacks with: caisson run --probe", Err: err}
+	}
+	defer in.Kill()
+	file, err := dialGuest(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	if err := session.Connect(file); err != nil {
+		return nil, fmt.Errorf("cannot reach the attach child: %w", err)
+	}
+	r := newRun(cfg, req, p, session, in)
+	if err := r.supervise(ctx); err != nil {
+		return nil, err
+	}
+	return r.result(), nil
+}
+
+// run is the state of one supervised program.
+type run struct {
+	cfg     Config
+	req     api.RunRequest
+	plan    plan
+	session *attach.Session
+	in      driver.Instance
+
+	memory  memoryWatch
+	beat    heartbeat
+	started time.Time // zero until the program runs
+	ended   time.Time
+	out     *attach.Message // Ended
+	end     end
+	events  []string
+	files   []api.ArtifactResult
+	usage   driver.Usage
+
+	kill        <-chan time.Time // after an interrupt: when patience ends
+	interrupted bool
+}
+
+// end is why a run is over. The zero value is "not over".
+type end struct {
+	code   string
+	reason string
+}
+
+func newRun(cfg Config, req api.RunRequest, p plan, s *attach.Session, in driver.Instance) *run {
+	return &run{
+		cfg: cfg, req: req, plan: p, session: s, in: in,
+		memory: newMemoryWatch(p.spec.Limits.Memory),
+	}
+}
+
+// interruptPatience is how long a program may take to end after Ctrl-C.
+const interruptPatience = 3 * time.Second
+
+// supervise waits for the end of the program and for everything that ends it.
+// It is one loop on one goroutine: limits, signals and messages meet here.
+func (r *run) supervise(ctx context.Context) error {
+	gone := make(chan struct{})
+	waitCtx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		if r.in.Wait(waitCtx) == nil {
+			close(gone)
+		}
+	}()
+	wall := time.NewTimer(time.Hour)
+	wall.Stop()
+	tick := time.NewTimer(time.Hour)
+	defer wall.Stop()
+	defer tick.Stop()
+	interrupt := ctx.Done()
+	for r.end == (end{}) {
+		tick.Reset(r.nextCheck())
+		select {
+		case m, ok := <-r.session.Messages():
+			if err := r.message(m, ok, wall); err != nil {
+				return err
+			}
+		case <-r.in.MemoryEvents():
+			r.check()
+		case <-tick.C:
+			r.check()
+		case <-wall.C:
+			r.end = end{api.EndWall, "wall clock limit " + r.req.Limits.Wall.String()}
+		case <-gone:
+			r.lost()
+		case size := <-r.cfg.Terminal.Resized:
+			_ = r.session.Send(attach.Message{Kind: attach.Resize, A: int64(size[0]), B: int64(size[1])})
+		case <-interrupt:
+			interrupt = nil
+			r.interrupt()
+		case <-r.kill:
+			r.end = end{api.EndInterrupt, "interrupted; the program did not end by itself"}
+		}
+	}
+	r.finish()
+	return nil
+}
+
+// interrupt passes the wish to stop on to the program, once.
+func (r *run) interrupt() {
+	r.interrupted = true
+	if r.started.IsZero() {
+		r.end = end{api.EndInterrupt, "interrupted before the program started"}
+		return
+	}
+	_ = r.session.Send(attach.Message{Kind: attach.Signal, Num: int32(syscall.SIGINT)})
+	r.kill = time.After(interruptPatience)
+}
+
+// message handles what the attach child says. An error is a program that did
+// not start.
+func (r *run) message(m attach.Message, ok bool, wall *time.Timer) error {
+	if !ok {
+		r.end = end{api.EndGuestLost, "the process that carries the program's streams ended"}
+		return nil
+	}
+	switch m.Kind {
+	case attach.Started:
+		r.started = time.Now()
+		wall.Reset(r.req.Limits.Wall)
+	case attach.Ended:
+		r.ended = time.Now()
+		r.out = &m
+		r.end = r.programEnd(m)
+	case attach.Pong:
+		r.beat.answered()
+	case attach.Killed:
+		r.killed(m)
+	case attach.Closed:
+		r.end = end{api.EndSignaled, "the reader of its output went away"}
+		r.out = &attach.Message{A: int64(syscall.SIGPIPE)}
+	case attach.Failed:
+		return r.failed(m)
+	}
+	return nil
+}
+
+// programEnd names the reason of an ordinary end. A program that was killed
+// for memory is told so, since signal 9 alone explains nothing.
+func (r *run) programEnd(m attach.Message) end {
+	if m.A == 0 {
+		return end{api.EndExited, fmt.Sprintf("exited with code %d", m.Num)}
+	}
+	if len(r.events) > 0 && m.A == int64(syscall.SIGKILL) {
+		return end{api.EndMemory, r.events[len(r.events)-1]}
+	}
+	return end{api.EndSignaled, "ended by signal: " + syscall.Signal(m.A).String()}
+}
+
+// failed handles a program that could not be started or a guest that broke.
+func (r *run) failed(m attach.Message) error {
+	if !r.started.IsZero() {
+		r.end = end{api.EndGuestLost, "lost the sandbox: " + m.Text}
+		return nil
+	}
+	if m.Num == attach.FailStart {
+		return &api.Error{Code: "cannot_start", Message: fmt.Sprintf("cannot start %q in image %s: %s", r.plan.task.Cmd, r.cfg.Image.Name, m.Text), Hint: r.startHint()}
+	}
+	if err := r.in.Wait(expired()); err == nil {
+		r.lost()
+		return errors.New(r.end.reason)
+	}
+	return fmt.Errorf("cannot start %q: %s", r.plan.task.Cmd, m.Text)
+}
+
+func (r *run) startHint() string {
+	if r.req.Script != nil {
+		return fmt.Sprintf("the image must have %s; try --image debian:bookworm,%s", r.plan.task.Cmd, debianPackage(r.req.Script.Lang))
+	}
+	return "the program must be in the image; see what is there with: caisson run -- ls /usr/bin"
+}
+
+func debianPackage(lang string) string {
+	return map[string]string{"python": "python3", "node": "nodejs", "bash": "bash"}[lang]
+}
+
+// lost says why a sandbox ended that nobody had asked to end.
+func (r *run) lost() {
+	r.usage, _ = r.in.Usage()
+	if r.usage.OOMKills > 0 {
+		r.end = end{api.EndMemory, fmt.Sprintf("memory limit %s: the host killed the sandbox", api.Bytes(r.req.Limits.Memory))}
+		return
+	}
+	r.end = end{api.EndGuestLost, "the sandbox ended unasked: its kernel or its PID 1 is gone"}
+}
+
+// finish takes the last measurements and what the run leaves behind.
+func (r *run) finish() {
+	if r.ended.IsZero() {
+		r.ended = time.Now()
+	}
+	if r.out != nil && r.end.code != api.EndGuestLost {
+		r.collect()
+	}
+	if u, err := r.in.Usage(); err == nil {
+		r.usage = u
+	}
+}
+
+func (r *run) result() *api.RunResult {
+	res := &api.RunResult{
+		ID: r.plan.id, Level: r.cfg.Driver.Level(), Image: r.cfg.Image.Name, Digest: r.cfg.Image.Digest,
+		Reason: r.end.reason, Code: r.end.code, Events: r.events, Artifacts: r.files, Limits: r.req.Limits,
+	}
+	res.ExitCode, res.Signal = r.exit()
+	if r.out != nil {
+		res.Stdout = &api.Output{Bytes: r.out.B}
+		res.Stderr = &api.Output{Bytes: r.out.C}
+		for _, o := range []*api.Output{res.Stdout, res.Stderr} {
+			o.Kept = min(o.Bytes, r.req.Limits.Output)
+			o.Truncated = o.Bytes > o.Kept
+		}
+	}
+	began := cmp.Or(r.cfg.Began, r.started)
+	res.Usage = api.RunUsage{
+		Total: time.Since(began), Startup: r.started.Sub(began), Run: r.ended.Sub(r.started),
+		CPU: r.usage.CPU, MemoryPeak: r.usage.MemoryPeak,
+	}
+	return res
+}
+
+// exit returns the code of the command: the program's own where it has one.
+func (r *run) exit() (code int, signal string) {
+	if r.out != nil {
+		if r.out.A != 0 {
+			return 128 + int(r.out.A), syscall.Signal(r.out.A).String()
+		}
+		return int(r.out.Num), ""
+	}
+	switch r.end.code {
+	case api.EndWall, api.EndCPU, api.EndMemory:
+		return api.ExitLimit, ""
+	case api.EndInterrupt:
+		return api.ExitInterrupt, ""
+	case api.EndGuestLost:
+		return api.ExitLost, ""
+	}
+	return api.ExitInternal, ""
+}
+
+func expired() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	context.AfterFunc(ctx, cancel)
+	return ctx
+}

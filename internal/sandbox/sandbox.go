@@ -1,0 +1,109 @@
+// Package sandbox owns the life of a sandbox: it makes one through a driver,
+// watches its limits from the host, and says why it ended. It trusts nothing
+// that the guest says about itself (I16); the guest's word is used for names
+// in messages and for the program's own exit status, and for nothing else.
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"caisson.dev/caisson/api"
+	"caisson.dev/caisson/internal/driver"
+	"caisson.dev/caisson/internal/guest"
+	"caisson.dev/caisson/internal/guest/attach"
+)
+
+// Config is what a run needs beside the request.
+type Config struct {
+	Driver   driver.Driver
+	RunDir   string // where live sandboxes are known by their locks
+	Skeleton string // EROFS file with the guest program
+	Image    Image
+	Stdio    attach.Stdio
+	Terminal Terminal  // with RunRequest.TTY
+	Began    time.Time // when the command started, for the result
+}
+
+// Image is the resolved root of the user's processes.
+type Image struct {
+	Name    string
+	Digest  string
+	Path    string // EROFS file; empty with Host
+	Host    *driver.HostImage
+	Env     []string
+	WorkDir string
+}
+
+// Terminal is the caller's terminal.
+type Terminal struct {
+	Cols, Rows uint32
+	Resized    <-chan [2]uint32 // columns, rows
+}
+
+// kernelAllowance is the memory of the sandbox's own kernel, file server and
+// guest program, which is not the guest's to use.
+const kernelAllowance = 40 * api.MiB
+
+// hardMargin is the room between the limit at which a process is killed and
+// the limit at which the host kernel would kill the sandbox whole.
+func hardMargin(memory int64) int64 { return max(64*api.MiB, memory/8) }
+
+// hostLimits are the limits of the cgroup around a sandbox with limits l.
+func hostLimits(l api.Limits) driver.Limits {
+	soft := l.Memory + kernelAllowance
+	return driver.Limits{
+		Memory:     soft,
+		MemoryHard: soft + hardMargin(l.Memory),
+		Pids:       l.Pids*5/2 + 64, // gVisor needs about two host threads for a guest task
+		CPU:        l.CPU,
+		CPUWeight:  l.CPUWeight,
+	}
+}
+
+// newID returns a random id that fits in host names and file names.
+func newID() (string, error) {
+	var b [10]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", fmt.Errorf("cannot make an id: %w", err)
+	}
+	return "r" + hex.EncodeToString(b[:]), nil
+}
+
+func newToken() (string, error) {
+	var b [32]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", fmt.Errorf("cannot make a token: %w", err)
+	}
+	return hex.EncodeToString(b[:]), nil
+}
+
+// dialGuest waits until the guest program listens, and connects to it.
+func dialGuest(ctx context.Context, in driver.Instance) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		if in.Wait(ctx) == nil {
+			close(ended)
+		}
+	}()
+	for wait := time.Millisecond; ; wait = min(wait*2, 16*time.Millisecond) {
+		file, err := in.Dial(ctx, guest.Port)
+		if err == nil {
+			return file, nil
+		}
+		select {
+		case <-ended:
+			return nil, errors.New("the guest program ended at once")
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the guest program does not answer: %w", err)
+		case <-time.After(wait):
+		}
+	}
+}
