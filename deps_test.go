@@ -62,6 +62,7 @@ cmd/caisson:               host reexec internal/cli internal/daemon
 # Not part of the product.
 internal/testenv:          host
 demo:
+bench:
 tests/run:                 ; internal/daemon internal/guest/program
 `
 

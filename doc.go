@@ -27,6 +27,7 @@
 //	internal/testenv       what tests need from a machine, and leak checks
 //	tests/run              the run command from end to end
 //	demo                   prints a result for people
+//	bench                  measures against other tools
 //
 // Read docs/design.md for why it is so, docs/security.md for what it does and
 // does not protect.

@@ -81,30 +81,35 @@ func cgroup(pid int) string {
 	return unified
 }
 
-// memoryStat adds fields of memory.stat; v1 and v2 have different names.
-func memoryStat(dir string, names ...string) (sum int64) {
+// memoryStat reads one field of memory.stat; -1 when it is not there.
+func memoryStat(dir, name string) int64 {
 	b, err := os.ReadFile(dir + "/memory.stat")
 	if err != nil {
-		return 0
+		return -1
 	}
 	for line := range strings.Lines(string(b)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		for _, want := range names {
-			if n, err := strconv.ParseInt(value, 10, 64); err == nil && name == want {
-				sum += n
+		if k, value, _ := strings.Cut(strings.TrimSpace(line), " "); k == name {
+			if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+				return n
 			}
 		}
 	}
-	return sum
+	return -1
 }
 
-// used is memory that cannot be given back by writing pages to files.
-func used(dir string) int64 { return memoryStat(dir, "total_rss", "total_shmem", "anon", "shmem") }
+// used is memory that cannot be given back by writing pages to files, cached
+// the page cache of files, which the kernel takes back on demand. The fields
+// have other names in v1 and v2, and "shmem" is in both.
+func used(dir string) int64 {
+	if rss := memoryStat(dir, "total_rss"); rss >= 0 {
+		return rss + max(memoryStat(dir, "total_shmem"), 0)
+	}
+	return memoryStat(dir, "anon") + memoryStat(dir, "shmem")
+}
 
-// cached is the page cache of files, which the kernel gives back on demand.
 func cached(dir string) int64 {
-	if n := memoryStat(dir, "total_cache"); n > 0 {
-		return n - memoryStat(dir, "total_shmem")
+	if cache := memoryStat(dir, "total_cache"); cache >= 0 {
+		return cache - max(memoryStat(dir, "total_shmem"), 0)
 	}
 	return memoryStat(dir, "file") - memoryStat(dir, "shmem")
 }

@@ -9,6 +9,7 @@ it meets it; run.sh sets them:
     HOST_FILE_SUM  SHA-256 of what is in it
     HOST_SHADOW    size-mtime of the host's /etc/shadow
     HOST_PROCS     number of processes on the host
+    HOST_KERNEL    release of the host's kernel
     HOST_CANARY    SHA-256 of a secret in the caller's environment
 """
 import ctypes
@@ -71,7 +72,7 @@ def password_hashes():
     fields = [line.split(b":") for line in read("/etc/shadow").splitlines()]
     if any(len(f) > 1 and f[1].startswith(b"$") for f in fields):
         raise Escaped("found a password hash")
-    return f"the only /etc/shadow here is the image's: {len(fields)} accounts, no password"
+    return f"/etc/shadow here is the image's: {len(fields)} accounts, no password"
 
 
 def host_file():
@@ -90,7 +91,7 @@ def host_file():
             continue
         if want is None or sha256(data) == want:
             raise Escaped(f"read {way}")
-    return f"{len(ways)} ways tried (.., /proc/*/root, open descriptors): {', '.join(sorted(why))}"
+    return f"{len(ways)} ways (.., /proc/*/root, descriptors): {', '.join(sorted(why))}"
 
 
 def change_data():
@@ -116,7 +117,7 @@ def cloud_keys():
     for where, data in places:
         if b"AWS_" in data or any(sha256(v.split(b"=", 1)[-1]) == os.environ.get("HOST_CANARY") for v in data.split(b"\0")):
             raise Escaped(f"found the caller's AWS_SECRET_ACCESS_KEY in {where}")
-    return f"the caller has AWS_SECRET_ACCESS_KEY; none of {len(places)} environments and command lines here does"
+    return f"the caller's AWS_SECRET_ACCESS_KEY is in none of {len(places)} places"
 
 
 # Errors that come before any packet could leave. Anything else, a refusal by
@@ -139,7 +140,7 @@ def connect(address, port, kind=socket.SOCK_STREAM):
 
 def internet():
     return refused(
-        ("TCP 1.1.1.1:443", lambda: connect("1.1.1.1", 443)),
+        ("TCP", lambda: connect("1.1.1.1", 443)),
         ("UDP", lambda: connect("1.1.1.1", 443, socket.SOCK_DGRAM)),
         ("IPv6", lambda: connect("2606:4700:4700::1111", 443)),
     )
@@ -156,14 +157,14 @@ def dns():
         first = f"lookup: {e.strerror.lower()}"
     else:
         raise Escaped("a name was resolved")
-    return first + ", " + refused(("query to 8.8.8.8:53", lambda: connect("8.8.8.8", 53, socket.SOCK_DGRAM)))
+    return first + ", " + refused(("8.8.8.8:53", lambda: connect("8.8.8.8", 53, socket.SOCK_DGRAM)))
 
 
 def metadata():
     return refused(
-        ("169.254.169.254", lambda: connect("169.254.169.254", 80)),
-        ("fd00:ec2::254", lambda: connect("fd00:ec2::254", 80)),
-        ("gateway", lambda: connect("172.17.0.1", 2375)),
+        ("IPv4", lambda: connect("169.254.169.254", 80)),
+        ("IPv6", lambda: connect("fd00:ec2::254", 80)),
+        ("engine at 172.17.0.1", lambda: connect("172.17.0.1", 2375)),
     )
 
 
@@ -180,15 +181,18 @@ def processes():
 
 
 def kernel():
-    def device(path, major, minor):
-        os.mknod(path, stat.S_IFBLK | 0o600, os.makedev(major, minor))
+    def disk():
+        os.mknod("/tmp/sda", stat.S_IFBLK | 0o600, os.makedev(8, 0))
+        read("/tmp/sda", 512)
 
+    if platform.release() == os.environ.get("HOST_KERNEL"):
+        raise Escaped("it talks to the host's own kernel")
     nr = FINIT_MODULE.get(platform.machine(), -1)
     return refused(
         ("load a module", lambda: call(libc.syscall, nr, 0, b"", 0)),
         ("/dev/mem", lambda: read("/dev/mem", 1)),
-        ("make /dev/sda", lambda: device("/tmp/sda", 8, 0)),
-    ) + f"; the kernel it talks to is {platform.release()}"
+        ("raw disk", disk),
+    ) + f"; its kernel: {platform.release()}"
 
 
 def fork_bomb():
@@ -228,7 +232,7 @@ def eat_memory():
     if pid == 0:
         hoard = []
         while len(hoard) < 4096:
-            hoard.append(b"\xaa" * (1 << 20))
+            hoard.append(os.urandom(1 << 20))  # at the pace of real work
             os.write(w, b".")
         os._exit(0)
     os.close(w)
@@ -240,7 +244,7 @@ def eat_memory():
     if not os.WIFSIGNALED(status) and got >= 4096:
         raise Escaped("took 4 GiB")
     how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "out of memory"
-    return f"the greedy process was {how} after {got} MiB; this script lives"
+    return f"the process was {how} after {got} MiB; this one lives"
 
 
 ATTEMPTS = [
@@ -250,7 +254,7 @@ ATTEMPTS = [
     ("find cloud keys", cloud_keys),
     ("send data to the internet", internet),
     ("smuggle data out by DNS", dns),
-    ("ask the cloud's metadata service", metadata),
+    ("ask the cloud metadata service", metadata),
     ("kill other processes", processes),
     ("get at kernel and devices", kernel),
     ("fork bomb", fork_bomb),
@@ -269,7 +273,7 @@ def main():
             escaped += 1
         except OSError as e:
             verdict, what = "stopped", f"{name(e)}: {e.filename or e.strerror}"
-        print(f"{i:>3}  {verdict}  {title:<33} {what}", flush=True)
+        print(f"{i:>3}  {verdict}  {title:<31} {what}", flush=True)
     sys.exit(1 if escaped else 0)
 
 

@@ -39,7 +39,7 @@ command_line "caisson run --image IMAGE --mount $out/refunds.csv:/data/refunds.c
 
 heading '2. Another one is hostile: demo/hostile.py'
 echo '   It runs as root inside, in a sandbox that was made the same way.'
-command_line "caisson run --image IMAGE --user root --memory 192m --disk 64m --pids 64 --mount $out/refunds.csv:/data/refunds.csv demo/hostile.py"
+command_line "caisson run --image IMAGE --user root --memory 256m --disk 64m --pids 32 --mount $out/refunds.csv:/data/refunds.csv demo/hostile.py"
 # What it looks for really is there to be found.
 secrets=$(mktemp -d)
 trap 'rm -rf "$secrets"' EXIT
@@ -48,11 +48,12 @@ AWS_SECRET_ACCESS_KEY=$(head -c 32 /dev/urandom | sum)
 export AWS_SECRET_ACCESS_KEY
 data=$(sum <"$out/refunds.csv")
 code=0
-"$caisson" run --json --image "$image" --user root --memory 192m --disk 64m --shm 16m --pids 64 \
+"$caisson" run --json --image "$image" --user root --memory 256m --disk 64m --shm 16m --pids 32 \
 	--mount "$out/refunds.csv:/data/refunds.csv" \
 	--env HOST_FILE="$secrets/secret" --env HOST_FILE_SUM="$(sum <"$secrets/secret")" \
 	--env HOST_SHADOW="$(stat -c %s-%Y /etc/shadow)" \
 	--env HOST_PROCS="$(ls -d /proc/[0-9]* | wc -l)" \
+	--env HOST_KERNEL="$(uname -r)" \
 	--env HOST_CANARY="$(printf %s "$AWS_SECRET_ACCESS_KEY" | sum)" \
 	demo/hostile.py >"$out/hostile.json" || code=$?
 "$out/show" output "$out/hostile.json"

@@ -72,6 +72,9 @@ func output(r result) error {
 	if fi, err := os.Stdout.Stat(); err == nil && fi.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == "" {
 		green, red, off = "\x1b[32m", "\x1b[1;31m", "\x1b[0m"
 	}
+	if r.Stdout.Data == "" {
+		return fmt.Errorf("the script said nothing: %s", r.Reason)
+	}
 	lines := strings.Split(strings.TrimRight(r.Stdout.Data, "\n"), "\n")
 	for _, l := range lines {
 		l = strings.Replace(l, "stopped", green+"stopped"+off, 1)
@@ -79,7 +82,7 @@ func output(r result) error {
 	}
 	fmt.Fprint(os.Stderr, r.Stderr.Data)
 	if len(lines) != attempts {
-		return fmt.Errorf("%d of %d attempts were made", len(lines), attempts)
+		return fmt.Errorf("%d of %d attempts were made: %s", len(lines), attempts, r.Reason)
 	}
 	return nil
 }

@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 if [ "$(id -u)" -eq 0 ]; then
-	export CAISSON_CI_FEATURES=${CAISSON_CI_FEATURES-root,cgroup,userns,netns,seccomp,idmap,mmdebstrap,gvisor}
+	export CAISSON_CI_FEATURES=${CAISSON_CI_FEATURES-root,cgroup,userns,netns,seccomp,idmap,nocgo,mmdebstrap,gvisor}
 fi
 go vet ./...
 go test -count=1 -timeout 30m "$@" ./...

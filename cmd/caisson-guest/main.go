@@ -39,7 +39,7 @@ func run() error {
 	if os.Getpid() != 1 {
 		return fmt.Errorf("cannot run as pid %d: it is process 1 of a sandbox and nothing else", os.Getpid())
 	}
-	runtime.GOMAXPROCS(1)
+	runtime.GOMAXPROCS(2)
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(memoryLimit)
 

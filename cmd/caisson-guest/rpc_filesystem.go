@@ -14,10 +14,7 @@ import (
 	"caisson.dev/caisson/internal/guest/filesystem"
 )
 
-// filesystemService is E2B's filesystem.Filesystem. Every operation runs with
-// the permissions of the user that the request names: E2B's own server works
-// as root and gives the result to the user, which lets a user who holds no
-// more than a file API write anywhere.
+// filesystemService is E2B's filesystem.Filesystem. For whom it acts, see act.
 type filesystemService struct {
 	*box
 	watchers *watchers
@@ -59,7 +56,7 @@ func (s *filesystemService) Stat(_ context.Context, req *connect.Request[filesys
 // entry describes one path.
 func (s *filesystemService) entry(a account, name string) (*filesystem.EntryInfo, error) {
 	var e *filesystem.EntryInfo
-	err := s.files.as(a, func() (err error) {
+	err := s.act(a, name, func() (err error) {
 		e, err = entryInfo(name, newNames())
 		return err
 	})
@@ -71,7 +68,7 @@ func (s *filesystemService) MakeDir(_ context.Context, req *connect.Request[file
 	if err != nil {
 		return nil, err
 	}
-	err = s.files.as(a, func() error {
+	err = s.act(a, name, func() error {
 		st, err := os.Stat(name)
 		if err == nil && st.IsDir() {
 			return connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("directory already exists: %s", name))
@@ -79,7 +76,7 @@ func (s *filesystemService) MakeDir(_ context.Context, req *connect.Request[file
 		if err == nil {
 			return refuse("path already exists but it is not a directory: %s", name)
 		}
-		return os.MkdirAll(name, 0o755)
+		return makeDirs(a, name)
 	})
 	if err != nil {
 		return nil, pathError(name, err)
@@ -100,11 +97,14 @@ func (s *filesystemService) Move(_ context.Context, req *connect.Request[filesys
 	if err != nil {
 		return nil, err
 	}
-	err = s.files.as(a, func() error {
+	err = s.act(a, path.Dir(src), func() error {
 		if _, err := os.Lstat(src); err != nil {
 			return err
 		}
-		if err := os.MkdirAll(path.Dir(dst), 0o755); err != nil {
+		if unix.Geteuid() == 0 && a.uid != 0 && hasLinks(path.Dir(dst)) {
+			return &os.PathError{Op: "rename", Path: dst, Err: unix.EACCES} // as in act
+		}
+		if err := makeDirs(a, path.Dir(dst)); err != nil {
 			return err
 		}
 		return os.Rename(src, dst)
@@ -124,7 +124,7 @@ func (s *filesystemService) Remove(_ context.Context, req *connect.Request[files
 	if err != nil {
 		return nil, err
 	}
-	if err := s.files.as(a, func() error { return os.RemoveAll(name) }); err != nil {
+	if err := s.act(a, path.Dir(name), func() error { return os.RemoveAll(name) }); err != nil {
 		return nil, pathError(name, err)
 	}
 	return connect.NewResponse(&filesystem.RemoveResponse{}), nil
@@ -136,7 +136,7 @@ func (s *filesystemService) ListDir(_ context.Context, req *connect.Request[file
 		return nil, err
 	}
 	l := &lister{depth: max(req.Msg.GetDepth(), 1)}
-	err = s.files.as(a, func() error {
+	err = s.act(a, name, func() error {
 		// A link to a directory is followed here and nowhere below; what is
 		// listed keeps the name that was asked for.
 		real, err := filepath.EvalSymlinks(name)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"net/http"
 	"os"
 	"runtime"
@@ -135,9 +136,12 @@ func (b *box) applyInit(req initRequest) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if req.EnvVars != nil {
-		b.cfg.Env = req.EnvVars
+	env := maps.Clone(b.cfg.Env) // others may be reading the old one
+	if env == nil {
+		env = map[string]string{}
 	}
+	maps.Copy(env, req.EnvVars)
+	b.cfg.Env = env
 	if req.AccessToken != "" {
 		b.cfg.Token = req.AccessToken
 	}

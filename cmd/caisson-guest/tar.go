@@ -45,6 +45,13 @@ func (b *box) tar(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-tar")
 	p := packer{files: b.files, user: a, out: tar.NewWriter(w)}
 	err = p.add(top, path.Base(name), path.Base(name), 0)
+	if err == nil && !p.begun {
+		err = refuse("path '%s' is not a file or a directory", name)
+	}
+	if err != nil && !p.begun {
+		fileError(w, name, err)
+		return
+	}
 	if err := errors.Join(err, p.out.Close()); err != nil {
 		panic(http.ErrAbortHandler) // a broken archive must not look whole
 	}
@@ -56,6 +63,7 @@ type packer struct {
 	files *pool
 	user  account
 	out   *tar.Writer
+	begun bool // something was sent: an error can no longer be answered
 }
 
 // add writes what dir holds under base; name is its name in the archive.
@@ -79,6 +87,7 @@ func (p *packer) add(dir int, base, name string, depth int) error {
 	if h.Typeflag == tar.TypeDir {
 		h.Name += "/"
 	}
+	p.begun = true
 	if err := p.out.WriteHeader(h); err != nil {
 		return err
 	}

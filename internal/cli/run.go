@@ -16,7 +16,7 @@ import (
 )
 
 type runCmd struct {
-	Script []string `arg:"" optional:"" passthrough:"" help:"Script to run and its arguments; or put a program after --."`
+	Script []string `arg:"" optional:"" passthrough:"partial" help:"Script to run and its arguments; or put a program after --."`
 
 	Code     string   `short:"c" help:"Code to run, with --lang." placeholder:"CODE"`
 	Lang     string   `help:"Language of the code: python, node or bash. Guessed from a script's name." placeholder:"LANG"`

@@ -108,6 +108,7 @@ type Limits struct {
 // Usage is what a sandbox uses, as the host sees it.
 type Usage struct {
 	Memory     int64 // bytes now: anonymous and shared memory, no page cache
+	Charged    int64 // the same with the page cache, which is what MemoryEvents goes by
 	MemoryPeak int64 // bytes, highest seen by the kernel
 	CPU        time.Duration
 	OOMKills   int64 // kills by the host kernel; the sandbox is lost then

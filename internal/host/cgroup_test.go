@@ -200,11 +200,13 @@ func TestI5_FiftyConcurrentGroupsHoldTheirOwn(t *testing.T) {
 			t.Errorf("child %d verifies in the next one's group", i)
 		}
 	}
+	var wg sync.WaitGroup
 	for _, k := range children {
 		if k != nil {
-			k.end()
+			wg.Go(k.end)
 		}
 	}
+	wg.Wait()
 	for _, g := range groups {
 		if g != nil {
 			dispose(t, g)
@@ -293,7 +295,7 @@ func TestI5_MemoryEventComesWithoutPolling(t *testing.T) {
 	}
 }
 
-func TestI5_MissingControllerIsAnError(t *testing.T) {
+func TestI5_LimitsThatNoKernelTakesAreRefused(t *testing.T) {
 	testenv.Need(t, "root", "cgroup")
 	for name, l := range map[string]host.Limits{
 		"negative":  {MemoryMax: -1},
@@ -324,7 +326,7 @@ func TestCreateRefusesATakenNameAndOpenFindsIt(t *testing.T) {
 	}
 }
 
-func TestRemoveOfAFullGroupFails(t *testing.T) {
+func TestKilledGroupIsRemoved(t *testing.T) {
 	g := newCgroup(t, host.Limits{Pids: 10})
 	c := inGroup(t, g, "cg-join")
 	if err := g.Kill(); err != nil {

@@ -16,16 +16,18 @@ type IDMap struct {
 	UID, GID         uint32 // who the kernel takes the process for
 }
 
-// NewIDMap returns a user namespace with that mapping, for BindOptions.IDMap.
-// The kernel reads its maps from inside to outside: the inner id is the one on
-// disk, the outer the one seen.
-func NewIDMap(m IDMap) (*os.File, error) {
+// NewIDMap returns a user namespace with those mappings, for
+// BindOptions.IDMap. The kernel reads its maps from inside to outside: the
+// inner id is the one on disk, the outer the one seen. No id may occur twice
+// on the same side.
+func NewIDMap(maps ...IDMap) (*os.File, error) {
+	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER}
+	for _, m := range maps {
+		attr.UidMappings = append(attr.UidMappings, syscall.SysProcIDMap{ContainerID: int(m.DiskUID), HostID: int(m.UID), Size: 1})
+		attr.GidMappings = append(attr.GidMappings, syscall.SysProcIDMap{ContainerID: int(m.DiskGID), HostID: int(m.GID), Size: 1})
+	}
 	var ns *os.File
-	err := stillborn(&syscall.SysProcAttr{
-		Cloneflags:  unix.CLONE_NEWUSER,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: int(m.DiskUID), HostID: int(m.UID), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: int(m.DiskGID), HostID: int(m.GID), Size: 1}},
-	}, func(pid int) (err error) {
+	err := stillborn(attr, func(pid int) (err error) {
 		ns, err = os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
 		return err
 	})

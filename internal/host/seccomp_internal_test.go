@@ -49,7 +49,7 @@ func TestFilterIsWhatItsRulesSay(t *testing.T) {
 			}
 		}
 		for nr := uint32(0); nr < 480; nr++ {
-			for range 300 {
+			for range 80 {
 				var args [6]uint64
 				for i := range args {
 					args[i] = interesting[rnd.IntN(len(interesting))]

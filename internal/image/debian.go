@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -51,7 +50,7 @@ type debianSource struct {
 	tmp    string // directory of the store for the tree while it is made
 }
 
-var reMirror = regexp.MustCompile(`^https?://[A-Za-z0-9][A-Za-z0-9.:/_~+-]*$`)
+var reMirror = &pattern{max: 2000, expr: `https?://[A-Za-z0-9][A-Za-z0-9.:/_~+-]*`}
 
 func (s *debianSource) state(context.Context) (string, error) { return "", nil }
 

@@ -5,12 +5,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -169,7 +169,7 @@ func (t *dirTar) file(dir *os.Root, base string, h *tar.Header, st *syscall.Stat
 		return err
 	}
 	n, err := io.CopyBuffer(struct{ io.Writer }{t.w}, onlyReader{io.LimitReader(f, h.Size+1)}, t.buf)
-	if n != h.Size && (err == nil || strings.Contains(err.Error(), "write too long")) {
+	if errors.Is(err, tar.ErrWriteTooLong) || err == nil && n != h.Size {
 		return failf(failChanged, "%q changed while it was read", h.Name)
 	}
 	return err

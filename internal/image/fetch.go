@@ -169,10 +169,12 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := g.next.RoundTrip(r)
 	if err == nil && !strings.Contains(firstRequest(r).URL.Path, "/blobs/") {
 		// Answers that are read whole or drained: pings, tokens, manifests.
-		resp.Body = &boundedBody{resp.Body, boundedReader{r: resp.Body, left: maxManifest + 1}}
+		resp.Body = &boundedBody{resp.Body, boundedReader{r: resp.Body, left: maxManifest + 1, over: errTooMuch}}
 	}
 	return resp, err
 }
+
+var errTooMuch = failf(failNetwork, "the registry's answer is over %d bytes", maxManifest)
 
 type boundedBody struct {
 	io.Closer

@@ -86,7 +86,9 @@ func (h *hashingReader) Read(p []byte) (int, error) {
 	n, err := h.r.Read(p)
 	h.h.Write(p[:n])
 	h.n += int64(n)
-	h.progress(h.n)
+	if n > 0 {
+		h.progress(h.n)
+	}
 	return n, err
 }
 

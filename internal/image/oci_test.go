@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -271,8 +272,8 @@ func TestPullRefuses(t *testing.T) {
 		{"manifest that is none", ref, failFormat, manifest(`{"schemaVersion":2}`)},
 		{"manifest of schema 1", ref, failFormat, manifest(`{"schemaVersion":1,"fsLayers":[]}`)},
 		{"manifest that is no JSON", ref, failFormat, manifest(`<html>`)},
-		{"huge layer", ref, failLimit, manifest(strings.Replace(manifestOf(t, twoLayers(t)), `"size":`, `"size":9`, -1))},
-		{"a chart instead of layers", ref, failFormat, manifest(strings.Replace(manifestOf(t, twoLayers(t)), "image.layer", "chart.layer", -1))},
+		{"huge layer", ref, failLimit, manifest(changed(t, twoLayers(t), func(d *v1.Descriptor) { d.Size = 1 << 50 }))},
+		{"a chart instead of layers", ref, failFormat, manifest(changed(t, twoLayers(t), func(d *v1.Descriptor) { d.MediaType = "application/vnd.example.chart" }))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.way == nil {
@@ -284,8 +285,16 @@ func TestPullRefuses(t *testing.T) {
 	}
 }
 
-func manifestOf(t *testing.T, img v1.Image) string {
-	b, err := img.RawManifest()
+// changed is the manifest of img with other first layer.
+func changed(t *testing.T, img v1.Image, change func(*v1.Descriptor)) string {
+	t.Helper()
+	m, err := img.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = m.DeepCopy()
+	change(&m.Layers[0])
+	b, err := json.Marshal(m)
 	if err != nil {
 		t.Fatal(err)
 	}

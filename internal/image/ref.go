@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"caisson.dev/caisson/api"
 )
@@ -44,15 +45,34 @@ const (
 	minPrefix   = 12 // hex digits that name a stored image
 )
 
+// pattern is a regular expression that is compiled when first used: every
+// sandbox child pays for what package variables do. Lengths are checked apart,
+// because counted repetitions make large programs.
+type pattern struct {
+	max  int // bytes
+	expr string
+
+	once sync.Once
+	re   *regexp.Regexp
+}
+
+// MatchString tells whether the whole of s fits.
+func (p *pattern) MatchString(s string) bool {
+	p.once.Do(func() { p.re = regexp.MustCompile("^(?:" + p.expr + ")$") })
+	return len(s) <= p.max && p.re.MatchString(s)
+}
+
+const repoPart = `[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*`
+
 var (
-	reTag     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
-	reDigest  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	rePrefix  = regexp.MustCompile(`^sha256:[0-9a-f]{12,64}$`)
-	reHost    = regexp.MustCompile(`^(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?$`)
-	reRepo    = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
-	reSuite   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
-	rePackage = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`) // Debian policy 5.6.1
-	reName    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,127}$`)
+	reTag     = &pattern{max: 128, expr: `[A-Za-z0-9_][A-Za-z0-9._-]*`}
+	reDigest  = &pattern{max: 71, expr: `sha256:[0-9a-f]{64}`}
+	rePrefix  = &pattern{max: 71, expr: `sha256:[0-9a-f]{12}[0-9a-f]*`}
+	reHost    = &pattern{max: 261, expr: `(?:[a-z0-9]|[a-z0-9][a-z0-9.-]*[a-z0-9]|\[[0-9a-f:.]+\])(?::[0-9]+)?`}
+	reRepo    = &pattern{max: 255, expr: repoPart + `(?:/` + repoPart + `)*`}
+	reSuite   = &pattern{max: 64, expr: `[a-z][a-z0-9-]*`}
+	rePackage = &pattern{max: 128, expr: `[a-z0-9][a-z0-9+.-]+`} // Debian policy 5.6.1
+	reName    = &pattern{max: 128, expr: `[a-z0-9][a-z0-9._-]*`}
 )
 
 // ParseRef parses what a user writes for an image. It asks neither the file
@@ -147,7 +167,7 @@ func registryRef(whole, s string) (Ref, error) {
 	if rest, r.Tag, ok = strings.Cut(rest, ":"); ok && !reTag.MatchString(r.Tag) {
 		return bad("malformed tag")
 	}
-	if r.Repo = rest; !reRepo.MatchString(rest) || len(rest) > 255 {
+	if r.Repo = rest; !reRepo.MatchString(rest) {
 		return bad("malformed repository")
 	}
 	if r.Tag == "" && r.Digest == "" {
@@ -198,6 +218,12 @@ func (r Ref) String() string {
 		return r.Name
 	}
 	return ""
+}
+
+// Scheme is the first word of the normal form: "dir", "oci", "docker-archive",
+// "docker" for a registry, "debian", "sha256", "host", or "" for a name.
+func (r Ref) Scheme() string {
+	return [...]string{"", "host", "dir", "oci", "docker-archive", "docker", "debian", "sha256", ""}[r.Kind]
 }
 
 func suffix(sep, s string) string {

@@ -212,7 +212,9 @@ func oneAtATime(p Progress) Progress {
 
 // hints say what to do about a failure. The message says what it was.
 var hints = map[failure]string{
-	failLimit:    "raise the limit (--max-size, --max-entries) if you trust the image",
+	failInternal: "try again; if it stays, report it",
+	failFormat:   "check that the reference names a container image and its kind is right (oci:, docker-archive:, dir:)",
+	failLimit:    "if you trust the image, use 'caisson image pull' or 'build' with --max-size or --max-entries",
 	failEmpty:    "check that this is a root file system and not an empty or artifact-only image",
 	failDigest:   "the source is damaged or tampered with; do not use it",
 	failPlatform: "ask its publisher for an image of this machine's platform",

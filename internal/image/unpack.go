@@ -229,11 +229,17 @@ func writeSparse(w io.WriterAt, p []byte, off int64) error {
 type boundedReader struct {
 	r    io.Reader
 	left int64
+	over error // what to say; nil for errTooLong
 }
+
+var errTooLong = failf(failLimit, "the archive is longer than its limits allow")
 
 func (b *boundedReader) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, failf(failLimit, "the archive is longer than its limits allow")
+		if b.over == nil {
+			return 0, errTooLong
+		}
+		return 0, b.over
 	}
 	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)

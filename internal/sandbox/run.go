@@ -29,7 +29,8 @@ func Run(ctx context.Context, cfg Config, req api.RunRequest) (*api.RunResult, e
 	if err != nil {
 		return nil, fmt.Errorf("cannot claim an id: %w", err)
 	}
-	defer lock.UnlockRemove()
+	release := lock.Unlock // keeps the mark for the next start to clean up by
+	defer func() { _ = release() }()
 	// The child's start and the kernel's boot take about as long as each
 	// other, so that they go on at the same time.
 	session, err := attach.Start(p.task, cfg.Stdio, nil)
@@ -39,9 +40,14 @@ func Run(ctx context.Context, cfg Config, req api.RunRequest) (*api.RunResult, e
 	defer session.Close()
 	in, err := cfg.Driver.Create(ctx, p.spec)
 	if err != nil {
+		release = lock.UnlockRemove // Create leaves nothing behind
 		return nil, &api.Error{Code: "create_failed", Message: "cannot create the sandbox: " + err.Error(), Hint: "see what this machine lacks with: caisson run --probe", Err: err}
 	}
-	defer in.Kill()
+	defer func() {
+		if in.Kill() == nil {
+			release = lock.UnlockRemove
+		}
+	}()
 	file, err := dialGuest(ctx, in)
 	if err != nil {
 		return nil, err
@@ -74,6 +80,8 @@ type run struct {
 	files   []api.ArtifactResult
 	usage   driver.Usage
 
+	killing     int              // kills asked for and not yet reported
+	settle      <-chan time.Time // after the program's end: when to stop waiting for such a report
 	kill        <-chan time.Time // after an interrupt: when patience ends
 	interrupted bool
 }
@@ -90,6 +98,9 @@ func newRun(cfg Config, req api.RunRequest, p plan, s *attach.Session, in driver
 		memory: newMemoryWatch(p.spec.Limits.Memory),
 	}
 }
+
+// settleTime bounds the wait for the name of what was killed for memory.
+const settleTime = 500 * time.Millisecond
 
 // interruptPatience is how long a program may take to end after Ctrl-C.
 const interruptPatience = 3 * time.Second
@@ -131,6 +142,8 @@ func (r *run) supervise(ctx context.Context) error {
 		case <-interrupt:
 			interrupt = nil
 			r.interrupt()
+		case <-r.settle:
+			r.end = r.programEnd(*r.out)
 		case <-r.kill:
 			r.end = end{api.EndInterrupt, "interrupted; the program did not end by itself"}
 		}
@@ -164,11 +177,19 @@ func (r *run) message(m attach.Message, ok bool, wall *time.Timer) error {
 	case attach.Ended:
 		r.ended = time.Now()
 		r.out = &m
-		r.end = r.programEnd(m)
+		if r.killing == 0 {
+			r.end = r.programEnd(m)
+			break
+		}
+		// The report of what was killed for memory is on its way.
+		r.settle = time.After(settleTime)
 	case attach.Pong:
 		r.beat.answered()
 	case attach.Killed:
 		r.killed(m)
+		if r.out != nil {
+			r.end = r.programEnd(*r.out)
+		}
 	case attach.Closed:
 		r.end = end{api.EndSignaled, "the reader of its output went away"}
 		r.out = &attach.Message{A: int64(syscall.SIGPIPE)}
@@ -192,14 +213,19 @@ func (r *run) programEnd(m attach.Message) end {
 
 // failed handles a program that could not be started or a guest that broke.
 func (r *run) failed(m attach.Message) error {
+	gone := r.in.Wait(shortly()) == nil
 	if !r.started.IsZero() {
-		r.end = end{api.EndGuestLost, "lost the sandbox: " + m.Text}
+		if gone {
+			r.lost()
+		} else {
+			r.end = end{api.EndGuestLost, "the guest program broke its protocol: " + m.Text}
+		}
 		return nil
 	}
 	if m.Num == attach.FailStart {
 		return &api.Error{Code: "cannot_start", Message: fmt.Sprintf("cannot start %q in image %s: %s", r.plan.task.Cmd, r.cfg.Image.Name, m.Text), Hint: r.startHint()}
 	}
-	if err := r.in.Wait(expired()); err == nil {
+	if gone {
 		r.lost()
 		return errors.New(r.end.reason)
 	}
@@ -281,8 +307,10 @@ func (r *run) exit() (code int, signal string) {
 	return api.ExitInternal, ""
 }
 
-func expired() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+// shortly is how long a sandbox kernel takes to be seen as gone after its
+// connection broke.
+func shortly() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	context.AfterFunc(ctx, cancel)
 	return ctx
 }

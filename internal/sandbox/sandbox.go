@@ -51,8 +51,10 @@ type Terminal struct {
 const kernelAllowance = 40 * api.MiB
 
 // hardMargin is the room between the limit at which a process is killed and
-// the limit at which the host kernel would kill the sandbox whole.
-func hardMargin(memory int64) int64 { return max(64*api.MiB, memory/8) }
+// the limit at which the host kernel would kill the sandbox whole. A program
+// can touch 1 MiB in a millisecond, and on a busy machine it takes some tens
+// of them until the right process is dead.
+func hardMargin(memory int64) int64 { return max(128*api.MiB, memory/4) }
 
 // hostLimits are the limits of the cgroup around a sandbox with limits l.
 func hostLimits(l api.Limits) driver.Limits {

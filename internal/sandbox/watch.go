@@ -23,7 +23,8 @@ func newMemoryWatch(limit int64) memoryWatch { return memoryWatch{limit: limit} 
 // Reaction times. A guest that does not do as asked within killWait is asked
 // again; after maxTries the host ends the sandbox.
 const (
-	pressInterval = 5 * time.Millisecond
+	pressInterval = 3 * time.Millisecond
+	fillRate      = 2 * api.GiB // bytes a second that a program can touch
 	killWait      = 250 * time.Millisecond
 	maxTries      = 8
 )
@@ -88,6 +89,7 @@ func (r *run) check() {
 	}
 	switch r.memory.look(u.Memory, now) {
 	case killBig:
+		r.killing++
 		_ = r.session.Send(attach.Message{Kind: attach.KillBig})
 	case killAll:
 		r.end = end{api.EndMemory, fmt.Sprintf("memory limit %s: files or kernel objects fill it, or the guest program does not act; the sandbox was ended", api.Bytes(r.req.Limits.Memory))}
@@ -98,7 +100,8 @@ func (r *run) check() {
 
 // killed records what the guest program did about the memory limit.
 func (r *run) killed(m attach.Message) {
-	if m.A == 0 {
+	r.killing--
+	if m.Num == 0 {
 		r.memory.asked = time.Time{} // nothing was killed: look again at once
 		return
 	}
@@ -128,14 +131,20 @@ func (r *run) heartbeat(now time.Time) {
 	}
 }
 
-// nextCheck is when to look next if nothing happens before: soon under memory
-// pressure, else when the CPU limit could be reached at the earliest or a
-// heartbeat is due. An idle sandbox is looked at once a second.
+// nextCheck is when to look next if nothing happens before. An idle sandbox
+// is looked at once a second; the kernel wakes us when its memory passes the
+// limit. Where page cache has taken it past the limit already, no such event
+// would come, so that the time to the limit is reckoned instead.
 func (r *run) nextCheck() time.Duration {
 	if r.memory.pressed {
 		return pressInterval
 	}
+	next := beatInterval
+	if r.usage.Charged >= r.memory.limit {
+		room := time.Duration(r.memory.limit-r.usage.Memory) * time.Second / fillRate
+		next = min(max(room, pressInterval), 10*pressInterval)
+	}
 	left := r.req.Limits.CPUTime - r.usage.CPU
 	earliest := time.Duration(float64(left) / max(r.req.Limits.CPU, 0.01))
-	return min(max(earliest, 10*time.Millisecond), beatInterval)
+	return min(max(earliest, 10*time.Millisecond), next)
 }

@@ -12,7 +12,7 @@ import (
 // promises "gvisor".
 func NeedGuest(t testing.TB, err error) {
 	t.Helper()
-	Need(t, "root", "cgroup", "userns", "netns", "norace")
+	Need(t, "root", "cgroup", "userns", "netns", "nocgo", "norace")
 	if err == nil {
 		return
 	}

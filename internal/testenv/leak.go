@@ -18,13 +18,16 @@ import (
 // waits that long unless something leaks.
 const settle = 5 * time.Second
 
-// Main runs the tests of a package and exits. When they pass but left
-// something behind, it prints what and fails.
+// Main runs the tests of a package and exits; see Run.
+func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// Run runs the tests of a package and returns the exit status. When they pass
+// but left something behind, it prints what and fails.
 //
 // Cgroups, mounts and network namespaces belong to the whole machine, so as
 // root only one such package runs at a time. Temporary files go into a folder
 // of this run, so that what is there at the end is ours.
-func Main(m *testing.M) {
+func Run(m *testing.M) int {
 	tmp, err := os.MkdirTemp("", "caisson-test-")
 	if err != nil {
 		fatal(err)
@@ -34,7 +37,7 @@ func Main(m *testing.M) {
 		if err != nil {
 			fatal(err)
 		}
-		_ = lock // held until the process ends
+		defer lock.Unlock()
 	}
 	os.Setenv("TMPDIR", tmp)
 	before := takeStock()
@@ -46,7 +49,7 @@ func Main(m *testing.M) {
 	if err := os.RemoveAll(tmp); err != nil {
 		fatal(err)
 	}
-	os.Exit(code)
+	return code
 }
 
 func fatal(err error) {

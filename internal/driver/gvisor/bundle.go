@@ -51,7 +51,8 @@ const (
 )
 
 // buildSpec returns the OCI spec of a sandbox whose host directories are
-// staged under stage. PID 1 has every capability inside: it makes mounts and
+// staged under stage. PID 1 has every capability inside, none of it
+// inheritable, which root would keep over an exec: it makes mounts and
 // namespaces there, and capabilities of a gVisor guest mean nothing outside.
 func buildSpec(s driver.Spec, stage string, slot uint32) *specs.Spec {
 	caps := allCapabilities()
@@ -64,7 +65,7 @@ func buildSpec(s driver.Spec, stage string, slot uint32) *specs.Spec {
 			Args:         []string{"/caisson-guest"},
 			Env:          []string{"CAISSON_GUEST=" + s.GuestConfig},
 			Cwd:          "/",
-			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps, Inheritable: caps},
+			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
 			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: 1 << 20, Soft: 1 << 20}},
 		},
 		Mounts: buildMounts(s, stage),

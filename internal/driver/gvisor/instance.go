@@ -148,7 +148,7 @@ func (in *instance) Usage() (driver.Usage, error) {
 	if err != nil {
 		return driver.Usage{}, err
 	}
-	return driver.Usage{Memory: m.Anon + m.Shmem, MemoryPeak: m.Peak, CPU: cpu, OOMKills: kills}, nil
+	return driver.Usage{Memory: m.Anon + m.Shmem, Charged: m.Total, MemoryPeak: m.Peak, CPU: cpu, OOMKills: kills}, nil
 }
 
 func (in *instance) Wait(ctx context.Context) error {

@@ -56,16 +56,24 @@ func stageMount(dst string, m driver.Mount, req createRequest) error {
 	if err := unix.Lstat(m.Source, &st); err != nil {
 		return fmt.Errorf("cannot stat the mount %q: %w", m.Source, err)
 	}
-	base := idBase + req.Slot*idSize
-	ns, err := host.NewIDMap(host.IDMap{
-		DiskUID: st.Uid, DiskGID: st.Gid,
-		UID: base + req.Spec.MapUID, GID: base + req.Spec.MapGID,
-	})
+	ns, err := host.NewIDMap(mountIDs(st, idBase+req.Slot*idSize, req.Spec)...)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
 	return host.BindMount(m.Source, dst, host.BindOptions{ReadOnly: m.ReadOnly, IDMap: int(ns.Fd())})
+}
+
+// mountIDs maps the owner of the directory to the guest user. The gofer makes
+// each file as the root of its namespace first and then gives it to the guest
+// user, so that it needs an id on disk for that moment; one that belongs to
+// nobody, and stays only on a file whose maker was killed in between.
+func mountIDs(st unix.Stat_t, base uint32, s driver.Spec) []host.IDMap {
+	owner := host.IDMap{DiskUID: st.Uid, DiskGID: st.Gid, UID: base + s.MapUID, GID: base + s.MapGID}
+	if s.MapUID == 0 && s.MapGID == 0 {
+		return []host.IDMap{owner}
+	}
+	return []host.IDMap{owner, {DiskUID: base, DiskGID: base, UID: base, GID: base}}
 }
 
 func makeMountPoint(dst string, file bool) error {

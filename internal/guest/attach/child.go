@@ -215,8 +215,7 @@ func (c *child) handle(ctx context.Context, m Message) {
 			_ = c.conn.Send(Message{Kind: Pong}, nil)
 		}
 	case KillBig:
-		pid, rss, name := c.guest.killLargest(ctx)
-		_ = c.conn.Send(Message{Kind: Killed, A: pid, B: rss, Text: name}, nil)
+		_ = c.conn.Send(c.guest.killLargest(ctx), nil)
 	case Artifact:
 		end := Message{Kind: ArtifactEnd, A: m.A}
 		if err := c.collect(ctx, m.A); err != nil {

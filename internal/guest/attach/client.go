@@ -173,14 +173,14 @@ func (c *client) resize(ctx context.Context, pid, cols, rows uint32) error {
 	return err
 }
 
-// killLargest asks the guest program to end its largest process. pid 0 means
-// that it did not, for whatever reason; the caller measures again anyway.
-func (c *client) killLargest(ctx context.Context) (pid, rss int64, name string) {
+// killLargest asks the guest program to end its largest process. That it did
+// not, for whatever reason, is no error: the host measures again anyway.
+func (c *client) killLargest(ctx context.Context) Message {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	b, err := c.call(ctx, http.MethodPost, "/caisson/oom", nil)
 	if err != nil {
-		return 0, 0, ""
+		return Message{Kind: Killed}
 	}
 	var v struct {
 		PID  int64  `json:"pid"`
@@ -188,9 +188,9 @@ func (c *client) killLargest(ctx context.Context) (pid, rss int64, name string) 
 		Comm string `json:"comm"`
 	}
 	if json.Unmarshal(b, &v) != nil {
-		return 0, 0, ""
+		return Message{Kind: Killed}
 	}
-	return v.PID, v.RSS, v.Comm
+	return Message{Kind: Killed, Num: 1, A: v.PID, B: v.RSS, Text: v.Comm}
 }
 
 // signalNumber reads a signal's name out of an exit status such as

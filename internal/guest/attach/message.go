@@ -29,7 +29,7 @@ const (
 	Started     // A: pid inside
 	Ended       // Num: exit code, or A: signal; B, C: bytes written to stdout, stderr
 	Pong        //
-	Killed      // A: pid inside, B: resident bytes, Text: name; A=0: nothing to kill
+	Killed      // Num: 1 if a process was killed; A: its pid inside, B: resident bytes, Text: name
 	Closed      // the reader of our stdout went away
 	ArtifactEnd // A: index; Text: error, empty if none
 	Failed      // Num: FailCode; Text: what went wrong
