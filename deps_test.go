@@ -64,6 +64,7 @@ internal/testenv:          host
 demo:
 bench:
 tests/run:                 ; internal/daemon internal/guest/program
+tests/script:              ; internal/cli internal/guest/program
 `
 
 // testRules are what tests of every package may import.

@@ -215,9 +215,9 @@ func report(w io.Writer, res *api.RunResult) {
 	if res.Code != api.EndExited && (len(res.Events) == 0 || res.Events[len(res.Events)-1] != res.Reason) {
 		note("%s", res.Reason)
 	}
-	for name, o := range map[string]*api.Output{"stdout": res.Stdout, "stderr": res.Stderr} {
+	for i, o := range []*api.Output{res.Stdout, res.Stderr} {
 		if o != nil && o.Truncated {
-			note("%s truncated: kept %s of %s (--output)", name, size(o.Kept), size(o.Bytes))
+			note("%s truncated: kept %s of %s (--output)", []string{"stdout", "stderr"}[i], size(o.Kept), size(o.Bytes))
 		}
 	}
 	for _, a := range res.Artifacts {

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"strings"
 
@@ -31,18 +32,6 @@ var interpreters = map[string]struct {
 	"bash":   {"bash", "-c", ".sh"},
 }
 
-// LangOf guesses the language of a script from its name; "" is unknown.
-func LangOf(name string) string {
-	switch path.Ext(name) {
-	case ".py":
-		return "python"
-	case ".js", ".mjs", ".cjs":
-		return "node"
-	case ".sh", ".bash":
-		return "bash"
-	}
-	return ""
-}
 
 // plan is a request turned into what driver and attach child need.
 type plan struct {
@@ -115,6 +104,9 @@ func newTask(cfg Config, req api.RunRequest, user guest.User, token string) (att
 		Cols: cfg.Terminal.Cols, Rows: cfg.Terminal.Rows,
 		Stdin: cfg.Stdio.In != nil, Output: req.Limits.Output,
 	}
+	if req.TTY {
+		t.Env = withTerm(req.Env)
+	}
 	for _, a := range req.Artifacts {
 		t.Collect = append(t.Collect, a.Path)
 	}
@@ -138,4 +130,12 @@ func newTask(cfg Config, req api.RunRequest, user guest.User, token string) (att
 	t.Files = []attach.File{{Path: file, Data: req.Script.Code}}
 	t.Args = append([]string{file}, req.Argv...)
 	return t, nil
+}
+
+// withTerm names a kind of terminal, which programs need to use one. It is a
+// constant: the caller's own TERM would be something of the caller's inside.
+func withTerm(env map[string]string) map[string]string {
+	m := map[string]string{"TERM": "xterm-256color"}
+	maps.Copy(m, env)
+	return m
 }

@@ -99,6 +99,10 @@ func newRun(cfg Config, req api.RunRequest, p plan, s *attach.Session, in driver
 	}
 }
 
+// startTimeout is for the guest program's part of a start, which takes some
+// milliseconds where nothing is wrong.
+const startTimeout = time.Minute
+
 // settleTime bounds the wait for the name of what was killed for memory.
 const settleTime = 500 * time.Millisecond
 
@@ -116,8 +120,7 @@ func (r *run) supervise(ctx context.Context) error {
 			close(gone)
 		}
 	}()
-	wall := time.NewTimer(time.Hour)
-	wall.Stop()
+	wall := time.NewTimer(startTimeout)
 	tick := time.NewTimer(time.Hour)
 	defer wall.Stop()
 	defer tick.Stop()
@@ -134,6 +137,9 @@ func (r *run) supervise(ctx context.Context) error {
 		case <-tick.C:
 			r.check()
 		case <-wall.C:
+			if r.started.IsZero() {
+				return fmt.Errorf("the program did not start within %v", startTimeout)
+			}
 			r.end = end{api.EndWall, "wall clock limit " + r.req.Limits.Wall.String()}
 		case <-gone:
 			r.lost()

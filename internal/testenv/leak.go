@@ -27,7 +27,7 @@ func Main(m *testing.M) { os.Exit(Run(m)) }
 // Cgroups, mounts and network namespaces belong to the whole machine, so as
 // root only one such package runs at a time. Temporary files go into a folder
 // of this run, so that what is there at the end is ours.
-func Run(m *testing.M) int {
+func Run(m interface{ Run() int }) int {
 	tmp, err := os.MkdirTemp("", "caisson-test-")
 	if err != nil {
 		fatal(err)

@@ -5,6 +5,7 @@ package run
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -16,22 +17,32 @@ import (
 	"caisson.dev/caisson/api"
 	"caisson.dev/caisson/internal/daemon"
 	"caisson.dev/caisson/internal/guest/program"
+	"caisson.dev/caisson/internal/host"
 	"caisson.dev/caisson/internal/reexec"
 	"caisson.dev/caisson/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
 	reexec.Dispatch()
-	testenv.Main(m)
+	os.Exit(testenv.Run(cleaned{m}))
 }
+
+// cleaned removes the shared directories after the last test.
+type cleaned struct{ m *testing.M }
+
+func (c cleaned) Run() int {
+	defer os.RemoveAll(base())
+	return c.m.Run()
+}
+
+func base() string { return filepath.Join(os.TempDir(), "caisson") }
 
 // paths are shared by all tests, so that the guest image is made once.
 func paths(t testing.TB) daemon.Paths {
 	t.Helper()
 	_, err := program.Binary()
 	testenv.NeedGuest(t, err)
-	base := filepath.Join(os.TempDir(), "caisson")
-	return daemon.Paths{Data: filepath.Join(base, "data"), Run: filepath.Join(base, "run")}
+	return daemon.Paths{Data: filepath.Join(base(), "data"), Run: filepath.Join(base(), "run")}
 }
 
 // outcome is a result with what the program wrote.
@@ -236,5 +247,96 @@ func TestScriptsRunWithTheirArguments(t *testing.T) {
 	req.Argv = nil
 	if o := run(t, req); o.out != "42\n" {
 		t.Errorf("code printed %q", o.out)
+	}
+}
+
+// killMode is a process that runs something long and is killed by the test.
+const killMode = "test-killed-run"
+
+func init() {
+	reexec.Register(killMode, func() int {
+		var p daemon.Paths
+		if json.NewDecoder(os.Stdin).Decode(&p) != nil {
+			return 1
+		}
+		_, _ = daemon.Run(context.Background(), daemon.RunOptions{Paths: p, Stdio: daemon.Stdio{Out: os.Stdout}}, sh("echo up; sleep 100"))
+		return 0
+	})
+}
+
+// kill -9 of caisson: the sandbox is gone at once, and the next run removes
+// what is left.
+func TestI13_KilledRunIsCleanedByTheNext(t *testing.T) {
+	p := paths(t)
+	cmd := reexec.Command(killMode)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.NewEncoder(in).Encode(p); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if left := leftovers(t, p); len(left) == 0 {
+		t.Fatal("the probe is broken: a killed run left nothing to clean")
+	}
+	run(t, sh("true"))
+	if left := leftovers(t, p); len(left) != 0 {
+		t.Errorf("left after the next run: %v", left)
+	}
+}
+
+func leftovers(t *testing.T, p daemon.Paths) (names []string) {
+	t.Helper()
+	for _, dir := range []string{"lock", "sandbox", "gvisor"} {
+		entries, err := os.ReadDir(filepath.Join(p.Run, dir))
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, dir+"/"+e.Name())
+		}
+	}
+	cgs, err := host.DetectCgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := cgs.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(names, groups...)
+}
+
+// A reader that has seen enough ends the run, as it would end a program.
+func TestClosedOutputEndsTheRun(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, _ = io.ReadFull(r, make([]byte, 10))
+		r.Close()
+	}()
+	res, err := daemon.Run(t.Context(), daemon.RunOptions{Paths: paths(t), Began: time.Now(), Stdio: daemon.Stdio{Out: w}}, sh("yes"))
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.ExitCode != 141 {
+		t.Errorf("exit %d (%s), want 141 as for SIGPIPE", res.ExitCode, res.Reason)
 	}
 }
