@@ -25,12 +25,12 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 var units = map[string]int64{"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": api.MiB, "mb": api.MiB, "mib": api.MiB, "g": api.GiB, "gb": api.GiB, "gib": api.GiB}
 
 func parseBytes(s string) (int64, error) {
-	t := strings.ToLower(strings.ReplaceAll(strings.TrimSpace(s), " ", ""))
+	t := strings.ToLower(strings.TrimSpace(s))
 	i := strings.IndexFunc(t, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
 	if i < 0 {
 		i = len(t)
 	}
-	unit, ok := units[t[i:]]
+	unit, ok := units[strings.TrimSpace(t[i:])]
 	x, err := strconv.ParseFloat(t[:i], 64)
 	if err != nil || !ok || x <= 0 || x*float64(unit) > math.MaxInt64/2 {
 		return 0, fmt.Errorf("%q is not a size; write it like 512MiB or 2g", s)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -495,5 +496,31 @@ func TestLayerCompressions(t *testing.T) {
 		if err := applyLayer(u, bytes.NewReader(packedLayer), int64(len(packedLayer)), hexSum(packedLayer), hashOf(nil), func(int64) {}); failureOf(err) != failDigest {
 			t.Errorf("%s with other contents: %v", name, err)
 		}
+	}
+}
+
+func TestPullOverTLS(t *testing.T) {
+	s := openStore(t)
+	srv := httptest.NewUnstartedServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	defer srv.Close()
+	ref := srv.Listener.Addr().String() + "/app:v1"
+	r, err := name.ParseReference(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(r, twoLayers(t), remote.WithTransport(srv.Client().Transport)); err != nil {
+		t.Fatal(err)
+	}
+	wantFailure(t, s, ref, Options{}, failNetwork) // an authority that nobody trusts
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	pem := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	if err := os.WriteFile(ca, pem, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	img := resolve(t, s, ref, Options{CAFile: ca})
+	if d := cmp.Diff(twoLayersContents, contents(t, img)); d != "" {
+		t.Error(d)
 	}
 }

@@ -32,7 +32,6 @@ var interpreters = map[string]struct {
 	"bash":   {"bash", "-c", ".sh"},
 }
 
-
 // plan is a request turned into what driver and attach child need.
 type plan struct {
 	id   string
