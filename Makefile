@@ -28,6 +28,7 @@ guest: $(GUEST)
 $(GUEST): FORCE
 	@go build $(GOFLAGS_BUILD) -o $@.new ./cmd/caisson-guest
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+	@sha256sum $@ | cut -d' ' -f1 > $@.sha256
 	@bash scripts/max-size.sh $@ $(MAX_GUEST_MB)
 
 bin/caisson: $(GUEST) FORCE
@@ -74,4 +75,4 @@ bench: build
 	@bash bench/run.sh
 
 clean:
-	rm -rf bin $(GUEST) demo/out bench/out
+	rm -rf bin $(GUEST) $(GUEST).sha256 demo/out bench/out

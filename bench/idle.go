@@ -19,7 +19,7 @@ type live struct {
 	said   string
 	cgroup string
 	pids   []int // in the sandbox's cgroup
-	front  []int // the tool itself and its helpers outside
+	front  []int // the tool itself and its children outside
 }
 
 // startLive starts cmd and waits for the first line that its program writes.
@@ -64,13 +64,6 @@ func (l *live) stop() {
 	_ = l.cmd.Wait()
 }
 
-func (l *live) pss(pids []int) (sum int64) {
-	for _, pid := range pids {
-		sum += pss(pid)
-	}
-	return sum
-}
-
 // Idle programs are looked at after settle, and watched for watch.
 const (
 	settle = 3 * time.Second
@@ -102,7 +95,10 @@ func (b *bench) idle() error {
 			continue
 		}
 		time.Sleep(settle)
-		values := []float64{mib(used(l.cgroup)), mib(l.pss(l.pids)), mib(l.pss(l.front)), mib(peak), wakeups(l.pids), wakeups(l.front)}
+		values := []float64{
+			mib(used(l.cgroup)), mib(pss(l.pids, false)), mib(pss(l.pids, true)), mib(pss(l.front, false)),
+			mib(peak), wakeups(l.pids), wakeups(l.front),
+		}
 		l.stop()
 		row, raw := []string{k.name, strconv.Itoa(len(l.pids))}, []string{k.name, strconv.Itoa(len(l.pids))}
 		for _, v := range values {
@@ -110,12 +106,12 @@ func (b *bench) idle() error {
 		}
 		table, rows = append(table, row), append(rows, raw)
 	}
-	if err := b.writeCSV("idle", []string{"sandbox", "processes", "cgroup_mib", "pss_mib", "front_pss_mib", "peak_mib", "wakeups", "front_wakeups"}, rows); err != nil {
+	if err := b.writeCSV("idle", []string{"sandbox", "processes", "cgroup_mib", "pss_mib", "pss_files_mib", "front_pss_mib", "peak_mib", "wakeups", "front_wakeups"}, rows); err != nil {
 		return err
 	}
 	b.addTable("idle: a sandbox whose program waits for input",
-		"MiB. *cgroup*: anonymous and shared memory charged to the sandbox. *PSS*: of its processes, shared pages of our binary included by their share. *front*: `caisson run` itself and its child that carries the streams, outside the sandbox. *peak*: highest charge while `/bin/true` ran, page cache included. Wakeups a second, over 10 s.",
-		[]string{"sandbox", "processes", "cgroup", "PSS", "front PSS", "peak", "wakeups", "front wakeups"}, table)
+		"MiB. *cgroup*: anonymous and shared memory charged to the sandbox. *PSS*: the same by its processes; with files: and the binary and image that all sandboxes share. *front*: `caisson run` itself and its child that carries the streams, outside the sandbox. *peak*: highest charge while `/bin/true` ran, page cache included. Wakeups: how often a second their threads stopped waiting, over 10 s.",
+		[]string{"sandbox", "processes", "cgroup", "PSS", "with files", "front PSS", "peak", "wakeups", "front wakeups"}, table)
 	return nil
 }
 

@@ -37,14 +37,23 @@ func descendants(pid int) []int {
 	return all
 }
 
-// pss is the memory of a process with shared pages divided among those who
-// share them.
-func pss(pid int) int64 {
-	n, err := strconv.ParseInt(strings.TrimSuffix(field(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss", ":"), " kB"), 10, 64)
-	if err != nil {
-		return 0
+// pss is the memory of processes with shared pages divided among those who
+// share them. Without files it is what ends with the processes; the rest is
+// our binary and images in the page cache, which all sandboxes share.
+func pss(pids []int, withFiles bool) (sum int64) {
+	names := []string{"Pss_Anon", "Pss_Shmem"}
+	if withFiles {
+		names = []string{"Pss"}
 	}
-	return n << 10
+	for _, pid := range pids {
+		for _, name := range names {
+			n, err := strconv.ParseInt(strings.TrimSuffix(field(fmt.Sprintf("/proc/%d/smaps_rollup", pid), name, ":"), " kB"), 10, 64)
+			if err == nil {
+				sum += n << 10
+			}
+		}
+	}
+	return sum
 }
 
 // switches counts how often the threads of a process went to sleep, which is

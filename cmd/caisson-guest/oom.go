@@ -70,7 +70,7 @@ func (o *oom) kill() victim {
 			if pid == 1 || pid == o.reaper {
 				return
 			}
-			if v := residentPages(o.read(dir, pid, "/statm")); v > pages {
+			if v := residentPages(o.read("/proc/" + strconv.Itoa(pid) + "/statm")); v > pages {
 				worst, pages = pid, v
 			}
 		})
@@ -78,18 +78,29 @@ func (o *oom) kill() victim {
 	if worst == 0 {
 		return victim{err: errNoVictim}
 	}
+	return o.end(worst, pages)
+}
+
+// end kills a process through a descriptor: the number may be another's by
+// the time that its name has been read.
+func (o *oom) end(pid int, pages int64) victim {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return victim{err: err}
+	}
+	defer unix.Close(fd)
 	v := victim{RSS: pages * int64(unix.Getpagesize())}
-	v.Comm = text(trimLine(o.read(dir, worst, "/comm")))
-	v.PID = int64(parseInnerPid(o.read(dir, worst, "/status")))
-	if err := unix.Kill(worst, unix.SIGKILL); err != nil {
+	v.Comm = text(trimLine(o.read("/proc/" + strconv.Itoa(pid) + "/comm")))
+	v.PID = int64(parseInnerPid(o.read("/proc/self/fdinfo/" + strconv.Itoa(fd))))
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
 		return victim{err: err}
 	}
 	return v
 }
 
-// read returns the start of a file of a process, in a buffer of ours.
-func (o *oom) read(dir, pid int, file string) []byte {
-	fd, err := unix.Openat(dir, strconv.Itoa(pid)+file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+// read returns the start of a file in a buffer of ours.
+func (o *oom) read(name string) []byte {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,6 +54,11 @@ no files but those you name, and hard limits.
 func Main(args []string, began time.Time) int {
 	var c commands
 	c.Stdout, c.Stderr, c.Began = os.Stdout, os.Stderr, began
+	if isRun(args) {
+		if c.Run.Spare = daemon.StartSpare(); c.Run.Spare != nil {
+			defer c.Run.Spare.Close()
+		}
+	}
 	args, c.Run.Argv = splitCommand(args)
 	parser, err := kong.New(&c,
 		kong.Name("caisson"),
@@ -75,6 +81,13 @@ func Main(args []string, began time.Time) int {
 		return c.fail(err)
 	}
 	return c.code
+}
+
+// isRun guesses whether this is going to be a run, before the flags are read.
+// A wrong guess costs a process that ends at once.
+func isRun(args []string) bool {
+	ours, _ := splitCommand(args)
+	return slices.Contains(ours, "run") && !slices.Contains(ours, "--help") && !slices.Contains(ours, "-h")
 }
 
 // splitCommand cuts "-- CMD ARG…" off, so that no flag of the program is ever

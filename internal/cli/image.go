@@ -104,7 +104,7 @@ var makeKinds = map[string][]string{
 }
 
 func (c *makeFlags) make(g *Globals, verb string, o daemon.ImageOptions) error {
-	ref, err := daemon.ParseImage(c.Image)
+	ref, err := daemon.ParseImage(c.Image, g.Paths())
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (c *imageRmCmd) Run(g *Globals) error {
 	}
 	var freed int64
 	for _, name := range c.Images {
-		ref, err := daemon.ParseImage(name)
+		ref, err := daemon.ParseImage(name, g.Paths())
 		if err != nil {
 			return err
 		}
@@ -235,7 +235,7 @@ type imageVerifyCmd struct {
 func (imageVerifyCmd) Help() string { return "Example:\n  caisson image verify debian:bookworm" }
 
 func (c *imageVerifyCmd) Run(g *Globals) error {
-	ref, err := daemon.ParseImage(c.Image)
+	ref, err := daemon.ParseImage(c.Image, g.Paths())
 	if err != nil {
 		return err
 	}

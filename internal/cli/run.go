@@ -35,7 +35,8 @@ type runCmd struct {
 
 	limitFlags `embed:"" group:"Limits"`
 
-	Argv []string `kong:"-"` // what stood after --
+	Argv  []string      `kong:"-"` // what stood after --
+	Spare *daemon.Spare `kong:"-"`
 }
 
 func (runCmd) Help() string {
@@ -72,7 +73,7 @@ func (c *runCmd) Run(g *Globals) error {
 	defer stop()
 	res, err := daemon.Run(ctx, daemon.RunOptions{
 		Paths: g.Paths(), Began: g.Began, Stdio: streams.stdio,
-		Terminal: streams.terminal, Progress: newProgress(g.Stderr, c.Quiet || g.JSON),
+		Terminal: streams.terminal, Progress: newProgress(g.Stderr, c.Quiet || g.JSON), Spare: c.Spare,
 	}, req)
 	streams.restore()
 	if err != nil {

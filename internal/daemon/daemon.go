@@ -29,16 +29,32 @@ var DefaultPaths = Paths{Data: "/var/lib/caisson", Run: "/run/caisson"}
 // level (I3).
 var levels = []struct {
 	name string
-	new  func(Paths) driver.Driver
+	new  func(Paths, *Spare) driver.Driver
 }{
 	{"microvm", nil},
-	{gvisor.Level, func(p Paths) driver.Driver { return &gvisor.Driver{RunDir: p.Run} }},
+	{gvisor.Level, func(p Paths, s *Spare) driver.Driver { return &gvisor.Driver{RunDir: p.Run, Spare: s} }},
 	{"oci", nil},
 	{"process", nil},
 	{"wasm", nil},
 }
 
-func newDriver(level string, p Paths) (driver.Driver, error) {
+// Spare is a process that is started before it is known what for.
+type Spare = gvisor.Spare
+
+// StartSpare starts one for RunOptions.Spare. Without root there is none, and
+// the run will say why.
+func StartSpare() *Spare {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	s, err := gvisor.StartSpare()
+	if err != nil {
+		return nil // the run will try again and report it
+	}
+	return s
+}
+
+func newDriver(level string, p Paths, spare *Spare) (driver.Driver, error) {
 	var have []string
 	known := false
 	for _, l := range levels {
@@ -49,7 +65,7 @@ func newDriver(level string, p Paths) (driver.Driver, error) {
 			continue
 		}
 		if l.new != nil {
-			return l.new(p), nil
+			return l.new(p, spare), nil
 		}
 		known = true
 	}

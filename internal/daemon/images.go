@@ -15,9 +15,6 @@ type (
 	ImageEntry   = image.Entry
 )
 
-// ParseImage reads a reference as users write it.
-var ParseImage = image.ParseRef
-
 // OpenImages opens the image store.
 func OpenImages(p Paths) (*Images, error) {
 	if err := p.prepare(); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"caisson.dev/caisson/internal/guest/program"
 	"caisson.dev/caisson/internal/host"
 	"caisson.dev/caisson/internal/image"
-	"caisson.dev/caisson/internal/policy"
 	"caisson.dev/caisson/internal/sandbox"
 )
 
@@ -25,11 +23,12 @@ type RunOptions struct {
 	Stdio    attach.Stdio
 	Terminal sandbox.Terminal
 	Progress image.Progress
+	Spare    *Spare // may be nil; the caller closes it
 }
 
 // Run runs one program in a fresh sandbox, without any daemon.
 func Run(ctx context.Context, o RunOptions, req api.RunRequest) (*api.RunResult, error) {
-	drv, err := newDriver(req.Level, o.Paths)
+	drv, err := newDriver(req.Level, o.Paths, o.Spare)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +70,7 @@ func Run(ctx context.Context, o RunOptions, req api.RunRequest) (*api.RunResult,
 
 // Probe says what the level lacks on this machine, as an error, or nil.
 func Probe(ctx context.Context, level string, p Paths) error {
-	drv, err := newDriver(level, p)
+	drv, err := newDriver(level, p, nil)
 	if err != nil {
 		return err
 	}
@@ -79,15 +78,15 @@ func Probe(ctx context.Context, level string, p Paths) error {
 }
 
 func skeletonFile(p Paths) (string, error) {
-	b, err := program.Binary()
+	b, digest, err := program.Binary()
 	if err != nil {
 		return "", err
 	}
-	return image.Skeleton(filepath.Join(p.Data, "skeleton"), b, driver.MaxMounts)
+	return image.Skeleton(filepath.Join(p.Data, "skeleton"), b, digest, driver.MaxMounts)
 }
 
 func resolveImage(ctx context.Context, o RunOptions, req api.RunRequest) (sandbox.Image, func(), error) {
-	ref, err := image.ParseRef(req.Image)
+	ref, err := ParseImage(req.Image, o.Paths)
 	if err != nil {
 		return sandbox.Image{}, nil, err
 	}
@@ -106,52 +105,6 @@ func resolveImage(ctx context.Context, o RunOptions, req api.RunRequest) (sandbo
 	return sandbox.Image{
 		Name: req.Image, Digest: img.Digest, Path: img.Path, Env: img.Config.Env, WorkDir: img.Config.WorkDir,
 	}, func() { img.Close() }, nil
-}
-
-// resolveMounts follows the links of each source once, asks the policy about
-// where they lead, and passes that on: what is mounted is what was decided on.
-func resolveMounts(in []api.Mount, p Paths) ([]api.Mount, error) {
-	if len(in) > driver.MaxMounts {
-		return nil, &api.Error{Code: "mount_refused", Message: fmt.Sprintf("%d mounts; the most is %d", len(in), driver.MaxMounts), Hint: "mount a parent directory instead"}
-	}
-	if len(in) == 0 {
-		return nil, nil
-	}
-	ceiling, err := policy.Load(policy.SystemFile)
-	if err != nil {
-		return nil, err
-	}
-	facts := policy.HostFacts{Homes: homes(), State: []string{p.Data, p.Run}}
-	out := make([]api.Mount, 0, len(in))
-	for _, m := range in {
-		src, err := realPath(m.Source)
-		if err != nil {
-			return nil, &api.Error{Code: "mount_unreadable", Message: fmt.Sprintf("cannot mount %q: %v", m.Source, errText(err)), Hint: "the source must exist and be readable", Err: err}
-		}
-		fi, err := os.Lstat(src)
-		if err != nil {
-			return nil, err
-		}
-		mf := policy.MountFacts{
-			Source: src, Target: m.Target, ReadOnly: m.ReadOnly,
-			Socket: fi.Mode()&os.ModeSocket != 0,
-			Device: !fi.IsDir() && !fi.Mode().IsRegular(),
-		}
-		if err := ceiling.Mount(mf, facts); err != nil {
-			return nil, err
-		}
-		m.Source, m.File = src, !fi.IsDir()
-		out = append(out, m)
-	}
-	return out, nil
-}
-
-func realPath(p string) (string, error) {
-	abs, err := filepath.Abs(p)
-	if err != nil {
-		return "", err
-	}
-	return filepath.EvalSymlinks(abs)
 }
 
 // resolveArtifacts makes destinations absolute and checks that their

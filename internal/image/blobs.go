@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
@@ -164,7 +165,7 @@ func (s layoutSource) open(_ context.Context, req blobRequest) (io.ReadCloser, e
 	if req.Kind != blobRoot {
 		name = "blobs/sha256/" + hex.EncodeToString(req.Digest[:])
 	}
-	f, err := s.root.Open(name)
+	f, err := s.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may be a FIFO
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, failf(failNotFound, "the layout has no %s", name)
 	}

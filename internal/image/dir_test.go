@@ -127,6 +127,11 @@ func TestDirectoryThatIsNone(t *testing.T) {
 		wantFailure(t, s, ref, Options{}, map[bool]failure{true: failFormat, false: failInternal}[strings.HasPrefix(ref, "docker")])
 	}
 	wantFailure(t, s, "dir:"+t.TempDir(), Options{}, failEmpty)
+	for _, around := range []string{"/", s.dir, filepath.Dir(s.dir)} {
+		if _, err := s.Resolve(t.Context(), mustParse(t, "dir:"+around), Options{}); code(err) != "image_reference" {
+			t.Errorf("%s: %v", around, err)
+		}
+	}
 }
 
 // A file that grows or shrinks while it is read would shift what follows.

@@ -164,7 +164,7 @@ type guard struct {
 
 func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme == "http" && !(len(g.req.Allow) == 1 && r.URL.Host == g.req.Registry && g.req.Allow[0].Addr().IsLoopback()) {
-		return nil, failf(failRefused, "refused to use plain HTTP with %q", r.URL.Host)
+		return nil, failf(failNetwork, "refused to use plain HTTP with %q", r.URL.Host)
 	}
 	resp, err := g.next.RoundTrip(r)
 	if err == nil && !strings.Contains(firstRequest(r).URL.Path, "/blobs/") {

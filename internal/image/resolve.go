@@ -40,6 +40,11 @@ func (s *Store) Resolve(ctx context.Context, r Ref, o Options) (*Image, error) {
 		}
 		r.Path = abs
 	}
+	if r.Kind == KindDir {
+		if rel, err := filepath.Rel(r.Path, s.dir); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
+			return nil, refError(fmt.Sprintf("cannot use image %q: the image store lies in it", r), "use 'host' for this machine's own programs, or a directory beside the store")
+		}
+	}
 	img, rec, err := s.obtain(ctx, r, o)
 	if err != nil {
 		return nil, userError(r, err)

@@ -2,8 +2,6 @@ package image
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,12 +13,11 @@ import (
 
 // Skeleton returns the path of the small image that is PID 1's root in every
 // sandbox: the guest program and the mount points, nothing else. It is made
-// once for each guest program and kept below dir, which only root can write.
+// once for each guest program, known by its digest, and kept below dir, which only root can write.
 // The program lies inside an image because a sandbox whose PID 1 came from a
 // host descriptor cannot be checkpointed.
-func Skeleton(dir string, guest []byte, mounts int) (string, error) {
-	sum := sha256.Sum256(guest)
-	name := fmt.Sprintf("%s-%d.erofs", hex.EncodeToString(sum[:16]), mounts)
+func Skeleton(dir string, guest []byte, digest string, mounts int) (string, error) {
+	name := fmt.Sprintf("%s-%d.erofs", digest, mounts)
 	path := filepath.Join(dir, name)
 	if f, err := os.Open(path); err == nil {
 		defer f.Close()

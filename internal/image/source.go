@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -46,7 +47,7 @@ func (s *Store) source(r Ref, o Options) source {
 	case KindRegistry:
 		return &registryPull{ref: r, opts: o}
 	case KindDebian:
-		return &debianSource{ref: r, mirror: o.Mirror, tmp: s.path("tmp")}
+		return &debianSource{ref: r, mirror: cmp.Or(o.Mirror, aptMirror("/etc/apt", r.Suite)), tmp: s.path("tmp")}
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ type MountFacts struct {
 	Source   string
 	Target   string
 	Socket   bool // the source is a socket
+	File     bool // the source is not a directory
 	Device   bool // the source is a device, pipe or anything else strange
 	ReadOnly bool
 }
@@ -47,14 +48,22 @@ func (c Ceiling) Mount(m MountFacts, h HostFacts) error {
 	if rule := targetRule(m.Target); rule != "" {
 		return &api.Error{Code: "mount_refused", Message: fmt.Sprintf("mount target %q refused: %s", m.Target, rule), Hint: "choose an absolute path such as /data"}
 	}
+	return c.source("mount", m, h)
+}
+
+// Image decides on a directory or file that is to become an image: what may
+// not be mounted may not be copied inside either.
+func (c Ceiling) Image(m MountFacts, h HostFacts) error { return c.source("image", m, h) }
+
+func (c Ceiling) source(what string, m MountFacts, h HostFacts) error {
 	if slices.Contains(c.Mounts, m.Source) {
 		return nil
 	}
 	if rule := sourceRule(m, h); rule != "" {
 		return &api.Error{
 			Code:    "mount_refused",
-			Message: fmt.Sprintf("mount of %q refused: %s", m.Source, rule),
-			Hint:    fmt.Sprintf("mount a project or data directory instead; an administrator can allow this one by adding %q to `mounts:` in %s", m.Source, SystemFile),
+			Message: fmt.Sprintf("%s of %q refused: %s", what, m.Source, rule),
+			Hint:    fmt.Sprintf("use a project or data directory instead; an administrator can allow this one by adding %q to `mounts:` in %s", m.Source, SystemFile),
 		}
 	}
 	return nil

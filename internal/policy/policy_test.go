@@ -58,6 +58,17 @@ func TestI12_MountsRefusedWithoutTheCeiling(t *testing.T) {
 	}
 }
 
+func TestI12_ImagesHaveTheRulesOfMounts(t *testing.T) {
+	for _, source := range []string{"/", "/etc", "/root", "/home/ann/.ssh", "/var/lib/caisson"} {
+		if err := (Ceiling{}).Image(MountFacts{Source: source}, facts); err == nil {
+			t.Errorf("%s may become an image", source)
+		}
+	}
+	if err := (Ceiling{}).Image(MountFacts{Source: "/srv/rootfs"}, facts); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestI12_CeilingAllowsExactlyWhatItNames(t *testing.T) {
 	c := Ceiling{Mounts: []string{"/etc/ssl/certs"}}
 	if err := c.Mount(MountFacts{Source: "/etc/ssl/certs", Target: "/c"}, facts); err != nil {

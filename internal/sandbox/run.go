@@ -31,35 +31,57 @@ func Run(ctx context.Context, cfg Config, req api.RunRequest) (*api.RunResult, e
 	}
 	release := lock.Unlock // keeps the mark for the next start to clean up by
 	defer func() { _ = release() }()
-	// The child's start and the kernel's boot take about as long as each
-	// other, so that they go on at the same time.
-	session, err := attach.Start(p.task, cfg.Stdio, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer session.Close()
+	attached := startAttach(p.task, cfg.Stdio)
 	in, err := cfg.Driver.Create(ctx, p.spec)
+	a := <-attached
+	defer a.close()
 	if err != nil {
 		release = lock.UnlockRemove // Create leaves nothing behind
 		return nil, &api.Error{Code: "create_failed", Message: "cannot create the sandbox: " + err.Error(), Hint: "see what this machine lacks with: caisson run --probe", Err: err}
 	}
 	defer func() {
+		go a.close() // while the kernel takes the sandbox down
 		if in.Kill() == nil {
 			release = lock.UnlockRemove
 		}
 	}()
+	if a.err != nil {
+		return nil, a.err
+	}
 	file, err := dialGuest(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	if err := session.Connect(file); err != nil {
+	if err := a.session.Connect(file); err != nil {
 		return nil, fmt.Errorf("cannot reach the attach child: %w", err)
 	}
-	r := newRun(cfg, req, p, session, in)
+	r := newRun(cfg, req, p, a.session, in)
 	if err := r.supervise(ctx); err != nil {
 		return nil, err
 	}
 	return r.result(), nil
+}
+
+// attaching is an attach child, or why there is none.
+type attaching struct {
+	session *attach.Session
+	err     error
+}
+
+func (a attaching) close() {
+	if a.session != nil {
+		a.session.Close()
+	}
+}
+
+// startAttach starts the attach child while the sandbox kernel boots.
+func startAttach(t attach.Task, stdio attach.Stdio) <-chan attaching {
+	ch := make(chan attaching, 1)
+	go func() {
+		s, err := attach.Start(t, stdio, nil)
+		ch <- attaching{s, err}
+	}()
+	return ch
 }
 
 // run is the state of one supervised program.
@@ -190,7 +212,10 @@ func (r *run) message(m attach.Message, ok bool, wall *time.Timer) error {
 		// The report of what was killed for memory is on its way.
 		r.settle = time.After(settleTime)
 	case attach.Pong:
-		r.beat.answered()
+		if u, err := r.in.Usage(); err == nil {
+			r.usage = u
+		}
+		r.beat.answered(r.usage.CPU)
 	case attach.Killed:
 		r.killed(m)
 		if r.out != nil {

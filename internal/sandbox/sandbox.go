@@ -95,7 +95,7 @@ func dialGuest(ctx context.Context, in driver.Instance) (*os.File, error) {
 			close(ended)
 		}
 	}()
-	for wait := time.Millisecond; ; wait = min(wait*2, 16*time.Millisecond) {
+	for tries := 1; ; tries++ {
 		file, err := in.Dial(ctx, guest.Port)
 		if err == nil {
 			return file, nil
@@ -105,7 +105,7 @@ func dialGuest(ctx context.Context, in driver.Instance) (*os.File, error) {
 			return nil, errors.New("the guest program ended at once")
 		case <-ctx.Done():
 			return nil, fmt.Errorf("the guest program does not answer: %w", err)
-		case <-time.After(wait):
+		case <-time.After(time.Duration(max(1, tries/50)) * time.Millisecond):
 		}
 	}
 }

@@ -57,23 +57,35 @@ func (w *memoryWatch) look(used int64, now time.Time) verdict {
 	return killBig
 }
 
-// heartbeat notices a guest program that no longer answers.
+// heartbeat notices a guest program that no longer answers. Only a guest that
+// uses the processor is asked: one that sleeps can have done nothing to its
+// guest program, and being asked would be all that it does.
 type heartbeat struct {
-	sent    time.Time // of the first ping without an answer; zero if none
-	last    time.Time
-	told    bool
-	missing bool
+	sent time.Time     // of the first ping without an answer; zero if none
+	last time.Time     // of the last ping
+	cpu  time.Duration // used by the sandbox when the last answer came
+	told bool
 }
 
-// A guest program is asked every second, noticed after two without an answer,
+// A guest program is asked once a second, noticed after two without an answer,
 // and given up after lostAfter: a machine under load is not an attack.
 const (
-	beatInterval = time.Second
-	noticeAfter  = 2 * time.Second
-	lostAfter    = 15 * time.Second
+	beatInterval  = time.Second
+	noticeAfter   = 2 * time.Second
+	lostAfter     = 15 * time.Second
+	quietCPU      = 10 * time.Millisecond // more than an answer costs
+	quietInterval = time.Minute           // a sleeping guest is asked this often
 )
 
-func (h *heartbeat) answered() { *h = heartbeat{last: h.last} }
+// due says whether to ask now.
+func (h *heartbeat) due(now time.Time, cpu time.Duration) bool {
+	since := now.Sub(h.last)
+	return since >= quietInterval || since >= beatInterval && cpu-h.cpu > quietCPU
+}
+
+func (h *heartbeat) answered(cpu time.Duration) {
+	h.sent, h.cpu, h.told = time.Time{}, cpu, false
+}
 
 // check runs every measurement that is due.
 func (r *run) check() {
@@ -125,7 +137,7 @@ func (r *run) heartbeat(now time.Time) {
 		}
 		return
 	}
-	if now.Sub(h.last) >= beatInterval {
+	if h.due(now, r.usage.CPU) {
 		h.sent, h.last = now, now
 		_ = r.session.Send(attach.Message{Kind: attach.Ping})
 	}

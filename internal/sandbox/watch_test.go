@@ -58,12 +58,24 @@ func TestI5_HostLimitsStandBehindTheGuests(t *testing.T) {
 	}
 }
 
-func TestI16_SilentGuestIsNoticed(t *testing.T) {
-	var h heartbeat
-	h.sent = time.Unix(0, 0)
-	h.answered()
-	if !h.sent.IsZero() {
-		t.Error("an answer does not end the wait")
+func TestI16_WhoRunsIsAskedWhoSleepsIsNot(t *testing.T) {
+	start := time.Unix(1000, 0)
+	h := heartbeat{last: start}
+	h.answered(100 * time.Millisecond)
+	for _, tc := range []struct {
+		after time.Duration
+		cpu   time.Duration
+		want  bool
+	}{
+		{500 * time.Millisecond, time.Second, false},
+		{time.Second, 100 * time.Millisecond, false}, // asleep
+		{time.Second, 111 * time.Millisecond, true},  // it ran
+		{59 * time.Second, 100 * time.Millisecond, false},
+		{60 * time.Second, 100 * time.Millisecond, true},
+	} {
+		if got := h.due(start.Add(tc.after), tc.cpu); got != tc.want {
+			t.Errorf("after %v with %v of processor time: due %v", tc.after, tc.cpu, got)
+		}
 	}
 	if noticeAfter > 2*time.Second {
 		t.Errorf("a silent guest is noticed after %v, promised are 2s", noticeAfter)

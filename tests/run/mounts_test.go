@@ -163,6 +163,17 @@ func TestI12_RefusedMounts(t *testing.T) {
 	}
 }
 
+// Packing a directory into an image would otherwise be the way to mount it.
+func TestI12_ImagesOfRefusedDirectories(t *testing.T) {
+	for _, image := range []string{"dir:/root", "/etc", "dir:/", "oci:/root", "docker-archive:/etc/shadow", "dir:" + paths(t).Data} {
+		req := sh("true")
+		req.Image = image
+		if _, err := tryRun(t, t.Context(), req, ""); err == nil || api.Hint(err) == "" {
+			t.Errorf("image %s: %v (hint %q)", image, err, api.Hint(err))
+		}
+	}
+}
+
 func TestArtifactsAreCopiedOut(t *testing.T) {
 	out := t.TempDir()
 	req := sh(`mkdir -p result/sub; echo a > result/a; echo b > result/sub/b; chmod 4755 result/a; ln -s /etc/passwd result/link; echo single > one; exit 3`)

@@ -40,7 +40,7 @@ func base() string { return filepath.Join(os.TempDir(), "caisson") }
 // paths are shared by all tests, so that the guest image is made once.
 func paths(t testing.TB) daemon.Paths {
 	t.Helper()
-	_, err := program.Binary()
+	_, _, err := program.Binary()
 	testenv.NeedGuest(t, err)
 	return daemon.Paths{Data: filepath.Join(base(), "data"), Run: filepath.Join(base(), "run")}
 }

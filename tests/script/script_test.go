@@ -34,7 +34,7 @@ func caisson() {
 }
 
 func TestScripts(t *testing.T) {
-	_, err := program.Binary()
+	_, _, err := program.Binary()
 	testenv.NeedGuest(t, err)
 	data := t.TempDir()
 	testscript.Run(t, testscript.Params{

@@ -12,7 +12,7 @@ import (
 var flags = []struct{ name, value, why string }{
 	{"network", "sandbox", "own netstack inside the sandbox, on a namespace that holds only loopback"},
 	{"ignore-cgroups", "true", "gVisor moves the calling process between cgroups; ours are joined by the create child"},
-	{"directfs", "false", "the kernel process gets no host file access of its own; the gofer serves mounts"},
+	{"directfs", "true", "the kernel process runs as a uid of this sandbox alone and opens mounts itself; see docs/rationale.md"},
 	{"host-uds", "none", "no host socket is reachable through a mount"},
 	{"host-fifo", "none", "nor any host pipe"},
 	{"gofer-network-namespace", "host", "'host' is the create child's namespace, which is the sandbox's own"},

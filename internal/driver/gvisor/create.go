@@ -37,8 +37,8 @@ type createResult struct {
 
 const maxResult = 64 << 10
 
-// createMain is the create child: it joins the sandbox's cgroup, stages the
-// mounts in a mount namespace of its own, and starts the sandbox kernel, which
+// createMain is the create child: it stages the mounts in a mount namespace of
+// its own, joins the sandbox's cgroup, and starts the sandbox kernel, which
 // inherits all of it. It is a process of its own because gVisor donates the
 // process-wide stdio to the guest, and so that a panic or a leaked descriptor
 // in the library stays here.
@@ -47,6 +47,9 @@ func createMain() int {
 	log.SetLevel(log.Warning)
 	req, err := readRequest(os.NewFile(3, "request"))
 	out := os.NewFile(4, "result")
+	if errors.Is(err, io.EOF) {
+		return 0 // a spare that nobody needed
+	}
 	if err != nil {
 		return report(out, createResult{Err: err.Error()})
 	}
@@ -93,9 +96,11 @@ func hold(pid int) int {
 }
 
 func create(req createRequest) (*container.Container, error) {
-	if err := joinCgroup(req.Cgroup); err != nil {
-		return nil, err
-	}
+	// Joining takes the kernel some 10 ms (an RCU grace period), in which the
+	// rest is prepared. Memory that this process has touched before stays
+	// charged to our own cgroup; every process of the sandbox starts after it.
+	joined := make(chan error, 1)
+	go func() { joined <- joinCgroup(req.Cgroup) }()
 	if err := host.LoopbackUp(); err != nil {
 		return nil, err
 	}
@@ -115,6 +120,9 @@ func create(req createRequest) (*container.Container, error) {
 	}
 	conf, err := newConfig(req.RootDir, req.LogDir)
 	if err != nil {
+		return nil, err
+	}
+	if err := <-joined; err != nil {
 		return nil, err
 	}
 	c, err := container.New(conf, container.Args{

@@ -8,24 +8,16 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
-	"strings"
-	"syscall"
 
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/cleanup"
 
 	"caisson.dev/caisson/internal/driver"
 	"caisson.dev/caisson/internal/host"
-	"caisson.dev/caisson/internal/reexec"
 )
 
 // Level is the name of this isolation level.
@@ -36,6 +28,7 @@ const Level = "gvisor"
 type Driver struct {
 	RunDir string
 	LogDir string // for bug reports: everything that gVisor logs; empty for nothing
+	Spare  *Spare // for the first Create, if there is one
 }
 
 var _ driver.Driver = (*Driver)(nil)
@@ -74,7 +67,14 @@ func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance,
 			return nil, fmt.Errorf("cannot make the state directory: %w", err)
 		}
 	}
-	child, res, err := d.startChild(ctx, spec)
+	slot, err := randomSlot()
+	if err != nil {
+		return nil, err
+	}
+	child, res, err := d.boot(ctx, createRequest{
+		Spec: spec, StateDir: d.stateDir(spec.ID), RootDir: d.rootDir(), LogDir: d.LogDir,
+		Cgroup: cgroupName(spec.ID), Slot: slot,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -84,93 +84,6 @@ func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance,
 	}
 	cu.Release()
 	return in, nil
-}
-
-// startChild runs the create child and reads its answer.
-func (d *Driver) startChild(ctx context.Context, spec driver.Spec) (*exec.Cmd, createResult, error) {
-	slot, err := randomSlot()
-	if err != nil {
-		return nil, createResult{}, err
-	}
-	req, err := requestFile(createRequest{
-		Spec: spec, StateDir: d.stateDir(spec.ID), RootDir: d.rootDir(), LogDir: d.LogDir,
-		Cgroup: cgroupName(spec.ID), Slot: slot,
-	})
-	if err != nil {
-		return nil, createResult{}, err
-	}
-	defer req.Close()
-	logs, err := memfd("gvisor-log")
-	if err != nil {
-		return nil, createResult{}, err
-	}
-	defer logs.Close()
-	resR, resW, err := os.Pipe()
-	if err != nil {
-		return nil, createResult{}, err
-	}
-	defer resR.Close()
-	cmd := reexec.Command(createMode)
-	cmd.Stderr = logs
-	cmd.ExtraFiles = []*os.File{req, resW}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setsid:     true,
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC,
-	}
-	if spec.Attached {
-		cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
-	}
-	err = startOnLastingThread(cmd)
-	resW.Close()
-	if err != nil {
-		return nil, createResult{}, fmt.Errorf("cannot start the create child: %w", err)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
-	defer stop()
-	res, err := readResult(resR)
-	if err != nil {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if ctx.Err() != nil {
-			return nil, res, ctx.Err()
-		}
-		return nil, res, fmt.Errorf("cannot create sandbox: %w%s", err, tail(logs))
-	}
-	if !spec.Attached {
-		_ = cmd.Wait()
-		return nil, res, nil
-	}
-	return cmd, res, nil
-}
-
-// startOnLastingThread starts cmd on a thread that lives as long as cmd does:
-// the kernel sends a parent-death signal when the starting *thread* ends.
-func startOnLastingThread(cmd *exec.Cmd) error {
-	if cmd.SysProcAttr.Pdeathsig == 0 {
-		return cmd.Start()
-	}
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked before the child is gone
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_, _ = waitNoReap(cmd.Process.Pid)
-		}
-		runtime.UnlockOSThread()
-	}()
-	return <-started
-}
-
-// waitNoReap blocks until pid has ended and leaves its status for its waiter.
-func waitNoReap(pid int) (unix.Siginfo, error) {
-	var info unix.Siginfo
-	for {
-		err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
-		if !errors.Is(err, unix.EINTR) {
-			return info, err
-		}
-	}
 }
 
 // Clean removes everything that a sandbox id may have left.
@@ -219,44 +132,4 @@ func randomSlot() (uint32, error) {
 		return 0, fmt.Errorf("cannot choose a uid range: %w", err)
 	}
 	return binary.LittleEndian.Uint32(b[:]) % idSlots, nil
-}
-
-// requestFile holds the request in memory: it carries the guest's token,
-// which belongs on no disk and in no argument list.
-func requestFile(req createRequest) (*os.File, error) {
-	f, err := memfd("create-request")
-	if err != nil {
-		return nil, err
-	}
-	if err := json.NewEncoder(f).Encode(req); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("cannot encode the create request: %w", err)
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
-func memfd(name string) (*os.File, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("cannot make a memory file: %w", err)
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
-// tail returns the last lines that the create child logged, for an error.
-func tail(f *os.File) string {
-	const most = 2048
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil || size == 0 {
-		return ""
-	}
-	b := make([]byte, min(size, most))
-	if _, err := f.ReadAt(b, size-int64(len(b))); err != nil {
-		return ""
-	}
-	return "\n" + strings.TrimSpace(string(b))
 }

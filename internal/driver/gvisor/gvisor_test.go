@@ -44,9 +44,9 @@ func testSpec(skeleton, id string) driver.Spec {
 
 func testSkeleton(t testing.TB) string {
 	t.Helper()
-	b, err := program.Binary()
+	b, digest, err := program.Binary()
 	testenv.NeedGuest(t, err)
-	path, err := image.Skeleton(t.TempDir(), b, driver.MaxMounts)
+	path, err := image.Skeleton(t.TempDir(), b, digest, driver.MaxMounts)
 	if err != nil {
 		t.Fatal(err)
 	}

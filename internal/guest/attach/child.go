@@ -105,16 +105,10 @@ func (c *child) run() error {
 	return c.serve(ctx)
 }
 
-// prepare waits for the guest program and hands over the files of the task.
+// prepare hands over the files of the task.
 func (c *child) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	if err := c.guest.health(ctx); err != nil {
-		return fmt.Errorf("the guest program does not answer: %w", err)
-	}
-	if err := c.conn.Send(Message{Kind: Ready}, nil); err != nil {
-		return err
-	}
 	for _, f := range c.task.Files {
 		if err := c.guest.upload(ctx, f, c.task.User); err != nil {
 			return err

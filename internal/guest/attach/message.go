@@ -25,7 +25,6 @@ const (
 	Artifact                 // A: index; stream it on the artifact pipe
 
 	// From the child.
-	Ready       // the guest program answers
 	Started     // A: pid inside
 	Ended       // Num: exit code, or A: signal; B, C: bytes written to stdout, stderr
 	Pong        //
