@@ -51,6 +51,20 @@ func openBox(cfg guest.Config) (*box, error) {
 	return b, nil
 }
 
+// ownThreads is room for the threads of PID 1, which count as root's.
+const ownThreads = 24
+
+// processLimit is exact for each uid, and an ordinary user cannot change its
+// uid here. The control group of limitTasks counts all users together but is
+// not exact: this sandbox kernel looks at one of a task's groups at each fork,
+// chosen by the order of a map. PID 1 has CAP_SYS_RESOURCE and is exempt.
+func processLimit(cfg guest.Config) uint64 {
+	if cfg.User.UID == 0 {
+		return uint64(cfg.Pids) + ownThreads
+	}
+	return uint64(cfg.Pids)
+}
+
 // setOwnLimits sets the limits that PID 1 and every process share. The limit
 // of open files differs, see spawner.fork.
 func setOwnLimits(cfg guest.Config) error {
@@ -64,6 +78,7 @@ func setOwnLimits(cfg guest.Config) error {
 	}{
 		{"file size", unix.RLIMIT_FSIZE, uint64(cfg.FileSize)},
 		{"core", unix.RLIMIT_CORE, 0},
+		{"processes", unix.RLIMIT_NPROC, processLimit(cfg)},
 		{"open files", unix.RLIMIT_NOFILE, ownFiles},
 	} {
 		// syscall.Setrlimit, not unix.Prlimit: it also makes package syscall

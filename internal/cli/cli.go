@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -33,7 +34,11 @@ type Globals struct {
 
 // Paths are the directories that the flags ask for.
 func (g *Globals) Paths() daemon.Paths {
-	return daemon.Paths{Data: g.Data, Run: daemon.DefaultPaths.Run}
+	data, err := filepath.Abs(g.Data)
+	if err != nil { // no working directory: what follows fails and says so
+		data = g.Data
+	}
+	return daemon.Paths{Data: data, Run: daemon.DefaultPaths.Run}
 }
 
 type commands struct {

@@ -236,6 +236,7 @@ func fill(o *api.Output, b []byte) {
 		return
 	}
 	o.Kept = int64(len(b))
+	o.Bytes = max(o.Bytes, o.Kept)
 	if utf8.Valid(b) {
 		o.Data = string(b)
 		return

@@ -113,7 +113,7 @@ func (w *writer) entry(e attach.Entry) error {
 	case w.entries > maxEntries:
 		return fmt.Errorf("more than %d files and directories", maxEntries)
 	case w.left < 0:
-		return errors.New("larger than the limit on artifacts; raise it with --artifacts")
+		return errors.New("larger than the limit on artifacts; raise it with --artifact-size")
 	case e.Name != "" && !w.tree:
 		return errors.New("the artifact is not a directory")
 	case e.Type == attach.EntryDir:

@@ -244,7 +244,7 @@ func (r *run) programEnd(m attach.Message) end {
 
 // failed handles a program that could not be started or a guest that broke.
 func (r *run) failed(m attach.Message) error {
-	gone := r.in.Wait(shortly()) == nil
+	gone := r.in.Wait(shortly()) == nil // else its death would look like a broken protocol
 	if !r.started.IsZero() {
 		if gone {
 			r.lost()
@@ -303,13 +303,13 @@ func (r *run) result() *api.RunResult {
 		Reason: r.end.reason, Code: r.end.code, Events: r.events, Artifacts: r.files, Limits: r.req.Limits,
 	}
 	res.ExitCode, res.Signal = r.exit()
-	if r.out != nil {
-		res.Stdout = &api.Output{Bytes: r.out.B}
-		res.Stderr = &api.Output{Bytes: r.out.C}
-		for _, o := range []*api.Output{res.Stdout, res.Stderr} {
-			o.Kept = min(o.Bytes, r.req.Limits.Output)
-			o.Truncated = o.Bytes > o.Kept
-		}
+	res.Stdout, res.Stderr = &api.Output{}, &api.Output{}
+	if r.out != nil { // else nobody counted; what was kept is still there
+		res.Stdout.Bytes, res.Stderr.Bytes = r.out.B, r.out.C
+	}
+	for _, o := range []*api.Output{res.Stdout, res.Stderr} {
+		o.Kept = min(o.Bytes, r.req.Limits.Output)
+		o.Truncated = o.Bytes > o.Kept
 	}
 	began := cmp.Or(r.cfg.Began, r.started)
 	res.Usage = api.RunUsage{
@@ -341,7 +341,7 @@ func (r *run) exit() (code int, signal string) {
 // shortly is how long a sandbox kernel takes to be seen as gone after its
 // connection broke.
 func shortly() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	context.AfterFunc(ctx, cancel)
 	return ctx
 }

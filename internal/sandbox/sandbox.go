@@ -62,7 +62,7 @@ func hostLimits(l api.Limits) driver.Limits {
 	return driver.Limits{
 		Memory:     soft,
 		MemoryHard: soft + hardMargin(l.Memory),
-		Pids:       l.Pids*5/2 + 64, // gVisor needs about two host threads for a guest task
+		Pids:       l.Pids*5 + 64, // a guest task takes 2 host threads, and 3.7 were seen under forks that fail
 		CPU:        l.CPU,
 		CPUWeight:  l.CPUWeight,
 	}

@@ -40,6 +40,10 @@ func TestI5_EveryLimitHolds(t *testing.T) {
 			stdout:  "fork: Resource temporarily unavailable", code: api.EndExited,
 		},
 		{
+			name: "forks that are tried again and again", code: api.EndExited,
+			command: `(perl -e 'for (1..6) { fork } my $end = time + 2; while (time < $end) { fork }' 2>/dev/null); echo alive`, stdout: "alive",
+		},
+		{
 			name: "fork bomb, the sandbox lives", code: api.EndExited,
 			command: `perl -e 'for (1..200) { my $p = fork; exit if defined $p && !$p }' ; sleep 0.1; echo alive`, stdout: "alive",
 		},
