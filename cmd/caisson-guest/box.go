@@ -32,7 +32,8 @@ func openBox(cfg guest.Config) (*box, error) {
 	if err := setOwnLimits(cfg); err != nil {
 		return nil, err
 	}
-	if err := buildRoot(cfg); err != nil {
+	etcWritten, err := buildRoot(cfg)
+	if err != nil {
 		return nil, err
 	}
 	tasks, err := limitTasks(cfg.Pids)
@@ -48,7 +49,9 @@ func openBox(cfg guest.Config) (*box, error) {
 		return nil, err
 	}
 	go b.reap()
-	return b, nil
+	// The first file operation would wait for a thread to enter the root.
+	go func() { _ = b.files.as(asRoot, func() error { return nil }) }()
+	return b, etcWritten()
 }
 
 // ownThreads is room for the threads of PID 1, which count as root's.
@@ -138,16 +141,9 @@ func (b *box) lookup(name string) (account, error) {
 	if name == "" {
 		_, name, _, _ = b.settings()
 	}
-	var passwd, group []byte
-	err := b.files.as(asRoot, func() error {
-		passwd, group = readTable("/etc/passwd"), readTable("/etc/group")
-		return nil
-	})
-	if err != nil {
-		return account{}, err
-	}
+	passwd := b.spawn.root.readFile("/etc/passwd")
 	if a, ok := parseAccount(passwd, name); ok {
-		a.groups = parseGroups(group, name)
+		a.groups = parseGroups(b.spawn.root.readFile("/etc/group"), name)
 		return a, nil
 	}
 	// The two accounts that exist whatever became of /etc.

@@ -51,15 +51,22 @@ func (g *gate) add(c *strangerConn) (out *strangerConn) {
 		delete(g.strangers, out)
 	}
 	g.strangers[c] = struct{}{}
-	c.timer = time.AfterFunc(strangerTime, func() { c.Close() })
+	c.timer = time.AfterFunc(strangerTime, func() {
+		if g.remove(c) { // not if it was admitted just now
+			c.Conn.Close()
+		}
+	})
 	return out
 }
 
-func (g *gate) remove(c *strangerConn) {
+// remove reports whether c was a stranger until now.
+func (g *gate) remove(c *strangerConn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	_, was := g.strangers[c]
 	delete(g.strangers, c)
 	c.timer.Stop()
+	return was
 }
 
 type strangerConn struct {

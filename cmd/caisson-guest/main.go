@@ -16,6 +16,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -47,11 +48,16 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	// The host's first connection waits here while the root is built.
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", guest.Port))
+	if err != nil {
+		return fmt.Errorf("cannot listen: %w", err)
+	}
 	box, err := openBox(cfg)
 	if err != nil {
 		return err
 	}
-	return serve(box)
+	return newServer(box.handler()).Serve(newGate(l))
 }
 
 // takeConfig reads the configuration and removes it from the environment.

@@ -52,8 +52,9 @@ func (o *oom) serve(w http.ResponseWriter, r *http.Request) {
 
 var errNoVictim = errors.New("no user process to kill")
 
-// kill looks at every process that we see. Ours are 1 and the reaper; threads
-// of ours are not listed.
+// kill looks at every process that we see, at three system calls each: in
+// gVisor about 2 ms for 20 processes, 15 ms for 200. Ours are 1 and the reaper;
+// threads of ours are not listed.
 func (o *oom) kill() victim {
 	dir, err := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

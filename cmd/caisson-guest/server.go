@@ -80,15 +80,7 @@ func (b *box) handler() http.Handler {
 	return crossOrigin(mux)
 }
 
-// serve answers until the sandbox ends.
-func serve(b *box) error {
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", guest.Port))
-	if err != nil {
-		return fmt.Errorf("cannot listen: %w", err)
-	}
-	return newServer(b.handler()).Serve(newGate(l))
-}
-
+// newServer answers until the sandbox ends.
 func newServer(h http.Handler) *http.Server {
 	s := &http.Server{
 		Handler:           h,

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -27,28 +28,43 @@ const (
 )
 
 // buildRoot mounts the users' root below newRoot. Nothing of a user runs yet,
-// but the image is hostile: every path in it is resolved inside it.
-func buildRoot(c guest.Config) error {
+// but the image is hostile: every path in it is resolved inside it. The files
+// of /etc take as long as all else together, so that they are written
+// meanwhile; wait returns when they are, and is called before a user runs.
+func buildRoot(c guest.Config) (wait func() error, err error) {
 	if err := mountUpper(c); err != nil {
-		return err
+		return nil, err
 	}
 	root, err := openRoot(newRoot)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer root.Close()
 	for _, d := range strings.Fields(userDirs) {
 		if err := root.ensureDir(d); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := writeEtc(root, c); err != nil {
-		return err
+	written := startEtc(root, c)
+	if len(c.Mounts) > 0 {
+		// First: a mount at /etc must not become what is written to, and a
+		// mount below the home directory must not be what makes it.
+		if err := written(); err != nil {
+			return nil, err
+		}
+		if err := bindMounts(root, c.Mounts); err != nil {
+			return nil, err
+		}
 	}
-	if err := bindMounts(root, c.Mounts); err != nil {
-		return err
-	}
-	return mountDevices(c)
+	return func() error {
+		defer root.Close()
+		return written()
+	}, mountDevices(c)
+}
+
+func startEtc(root *rootDir, c guest.Config) (wait func() error) {
+	done := make(chan error, 1)
+	go func() { done <- writeEtc(root, c) }()
+	return sync.OnceValue(func() error { return <-done })
 }
 
 func mount(source, target, fstype string, flags uintptr, data string) error {

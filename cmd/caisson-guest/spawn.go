@@ -58,10 +58,17 @@ type spawner struct {
 	// put anything in the place of /dev/null, and any file system over /dev.
 	null *os.File // the standard input of processes that have none
 	ptys *os.File // the users' devpts; nobody inside can replace an entry of it
+
+	root   *rootDir // the users' root, for whom is not in it
+	fdinfo *os.File // /proc/self/fdinfo of our own /proc
 }
 
 func startSpawner(ns *namespace, tasks *os.File, cfg guest.Config) (*spawner, error) {
-	s := &spawner{reqs: make(chan func()), nofile: uint64(cfg.NoFile)}
+	fdinfo, err := os.OpenFile("/proc/self/fdinfo", unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot look at our own descriptors: %w", err)
+	}
+	s := &spawner{reqs: make(chan func()), nofile: uint64(cfg.NoFile), fdinfo: fdinfo}
 	ready := make(chan error)
 	go s.thread(ns, tasks, cfg.Hostname, ready)
 	return s, <-ready
@@ -101,7 +108,8 @@ func (s *spawner) openDevices() (err error) {
 	if s.ptys, err = os.OpenFile("/dev/pts", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
 		return fmt.Errorf("cannot open the terminals: %w", err)
 	}
-	return nil
+	s.root, err = openRoot("/")
+	return err
 }
 
 // start starts a process. born is called before the child can be reaped.
@@ -154,7 +162,7 @@ func (s *spawner) fork(sp spec, born func(*child)) error {
 		return err
 	}
 	defer unix.Close(pidfd)
-	c.inner = innerPid(pidfd)
+	c.inner = s.innerPid(pidfd)
 	born(c)
 	return nil
 }
@@ -237,14 +245,20 @@ func (t ttySize) apply(fd int) error {
 }
 
 // innerPid reads the pid in the innermost namespace. Our own /proc tells it
-// through the descriptor, which names the process whatever became of it.
-func innerPid(pidfd int) uint32 {
-	ch := make(chan uint32)
-	go func() { // on a thread that still has our /proc
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd))
-		ch <- parseInnerPid(b)
-	}()
-	return <-ch
+// through the descriptor, which names the process whatever became of it; it is
+// opened by its directory, since this thread's root has another /proc.
+func (s *spawner) innerPid(pidfd int) uint32 {
+	fd, err := unix.Openat(int(s.fdinfo.Fd()), strconv.Itoa(pidfd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 512)
+	n, err := unix.Read(fd, b)
+	if err != nil {
+		return 0
+	}
+	return parseInnerPid(b[:n])
 }
 
 // parseInnerPid takes the last number of the line "NSpid:". Zero means that

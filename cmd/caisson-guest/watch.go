@@ -138,7 +138,7 @@ func (w *watch) fd() (fd int, err error) {
 }
 
 // next waits for changes. It ends with an error when the watch is closed, the
-// directory is gone (io.EOF is not used: os.ErrNotExist), or changes were lost.
+// directory is gone (os.ErrNotExist), or changes were lost (errLost).
 func (w *watch) next() ([]change, error) {
 	n, err := w.inotify.Read(w.buf)
 	if err != nil {

@@ -169,14 +169,28 @@ func (in *instance) Kill() error {
 	return in.killErr
 }
 
+// endTimeout bounds the wait for a killed kernel, whose memory the host may
+// take a while to free.
+const endTimeout = 10 * time.Second
+
 func (in *instance) kill() error {
 	in.watch.Close()
+	// The kernel tells at once when the sandbox is gone; what removeAll does
+	// about processes is for those that this did not reach.
 	_ = unix.PidfdSendSignal(int(in.pidfd.Fd()), unix.SIGKILL, nil, 0)
-	err := in.d.removeAll(in.spec.ID, in.cgroup)
+	if procs, err := in.cgroup.Procs(); err == nil {
+		for _, p := range procs {
+			_ = unix.Kill(p, unix.SIGKILL)
+		}
+	}
+	select {
+	case <-in.ended:
+	case <-time.After(endTimeout): // removeAll tries on and says what is left
+	}
 	if in.child != nil {
 		_ = in.child.Wait()
 	}
-	<-in.ended
+	err := in.d.removeAll(in.spec.ID, in.cgroup)
 	in.pidfd.Close()
 	return err
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"caisson.dev/caisson/internal/host"
 	"caisson.dev/caisson/internal/reexec"
 )
 
@@ -57,12 +58,19 @@ func StartSpare() (*Spare, error) {
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC,
 		Pdeathsig:  unix.SIGKILL,
 	}
+	go warmCgroups()
 	s := &Spare{cmd: cmd, req: reqW, res: resR, logs: logs}
 	if err := startOnLastingThread(cmd); err != nil {
 		s.closeFiles()
 		return nil, fmt.Errorf("cannot start the create child: %w", err)
 	}
 	return s, nil
+}
+
+func warmCgroups() {
+	if cgs, err := host.DetectCgroups(); err == nil {
+		cgs.Warm()
+	}
 }
 
 func (s *Spare) closeFiles() {
