@@ -121,7 +121,7 @@ func code(err error) string {
 func TestStoreIsPrivate(t *testing.T) {
 	s := openStore(t)
 	img := resolve(t, s, "dir:"+rootfs(t), Options{})
-	filepath.WalkDir(s.dir, func(path string, d os.DirEntry, err error) error {
+	filepath.WalkDir(s.dir, func(path string, d os.DirEntry, _ error) error {
 		info, err := d.Info()
 		if err != nil {
 			t.Fatal(err)

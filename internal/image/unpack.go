@@ -137,7 +137,7 @@ func (u *unpacker) node(h *tar.Header) (*node, error) {
 		mtime: max(0, h.ModTime.Unix()), nsec: uint32(h.ModTime.Nanosecond()),
 	}
 	switch h.Typeflag {
-	case tar.TypeReg, tar.TypeRegA, tar.TypeCont, tar.TypeGNUSparse: //nolint:staticcheck // old archives have TypeRegA
+	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse: // the reader turns the old TypeRegA into TypeReg
 		n.mode |= syscall.S_IFREG
 	case tar.TypeDir:
 		n.mode |= syscall.S_IFDIR

@@ -3,7 +3,6 @@ package attach
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"golang.org/x/net/http2"
 
 	"caisson.dev/caisson/internal/guest"
 	"caisson.dev/caisson/internal/guest/process"
@@ -43,17 +41,19 @@ const (
 
 func newClient(nc net.Conn, token string) *client {
 	var once sync.Once
-	t := &http2.Transport{
-		AllowHTTP:         true,
-		MaxHeaderListSize: maxHeader,
-		MaxReadFrameSize:  64 << 10,
-		DialTLSContext: func(context.Context, string, string, *tls.Config) (net.Conn, error) {
+	t := &http.Transport{
+		Protocols:              new(http.Protocols),
+		HTTP2:                  &http.HTTP2Config{MaxReadFrameSize: 64 << 10},
+		MaxResponseHeaderBytes: maxHeader,
+		DisableCompression:     true, // no bombs, and output is rarely worth it
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
 			err := net.ErrClosed // there is no second connection
 			var c net.Conn
 			once.Do(func() { c, err = nc, nil })
 			return c, err
 		},
 	}
+	t.Protocols.SetUnencryptedHTTP2(true)
 	c := &client{http: &http.Client{Transport: t}, token: token}
 	c.proc = processconnect.NewProcessClient(c.http, base, connect.WithReadMaxBytes(maxMessage))
 	return c
