@@ -10,6 +10,7 @@ import (
 
 	"caisson.dev/caisson/api"
 	"caisson.dev/caisson/internal/driver"
+	"caisson.dev/caisson/internal/guest"
 	"caisson.dev/caisson/internal/guest/attach"
 )
 
@@ -51,6 +52,12 @@ func Run(ctx context.Context, cfg Config, req api.RunRequest) (*api.RunResult, e
 	file, err := dialGuest(ctx, in)
 	if err != nil {
 		return nil, err
+	}
+	if err := a.session.Connect(file); err != nil {
+		return nil, fmt.Errorf("cannot reach the attach child: %w", err)
+	}
+	if file, err = in.Dial(ctx, guest.Port); err != nil {
+		return nil, fmt.Errorf("cannot connect to the guest program: %w", err)
 	}
 	if err := a.session.Connect(file); err != nil {
 		return nil, fmt.Errorf("cannot reach the attach child: %w", err)

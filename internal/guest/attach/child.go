@@ -79,30 +79,45 @@ func failCode(err error) int32 {
 // run waits for the guest connection, starts the process, and then serves the
 // parent until it closes the conversation.
 func (c *child) run() error {
+	output, control := make(chan net.Conn, 1), make(chan net.Conn, 1)
+	c.guest = newClient(output, control, c.task.Token)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := c.receiveConn(output); err != nil {
+		return err
+	}
+	go func() {
+		err := c.prepare(ctx)
+		if err == nil {
+			err = c.stream(ctx)
+		}
+		if err != nil {
+			_ = c.conn.Send(Message{Kind: Failed, Num: failCode(err), Text: err.Error()}, nil)
+		}
+	}()
+	if err := c.receiveConn(control); err != nil {
+		return err
+	}
+	return c.serve(ctx)
+}
+
+// receiveConn takes a connection into the guest from the parent.
+func (c *child) receiveConn(to chan<- net.Conn) error {
+	defer close(to)
 	m, file, err := c.conn.Receive()
 	if err != nil {
 		return nil // the parent gave up before the guest was there
 	}
 	if m.Kind != Connect || file == nil {
-		return errors.New("expected the guest connection first")
+		return errors.New("expected a guest connection")
 	}
 	nc, err := net.FileConn(file)
 	file.Close()
 	if err != nil {
 		return fmt.Errorf("cannot use the guest connection: %w", err)
 	}
-	c.guest = newClient(nc, c.task.Token)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if err := c.prepare(ctx); err != nil {
-		return err
-	}
-	go func() {
-		if err := c.stream(ctx); err != nil {
-			_ = c.conn.Send(Message{Kind: Failed, Num: failCode(err), Text: err.Error()}, nil)
-		}
-	}()
-	return c.serve(ctx)
+	to <- nc
+	return nil
 }
 
 // prepare hands over the files of the task.

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -24,12 +23,16 @@ import (
 // base is never resolved: all requests go over the one connection.
 const base = "http://guest"
 
-// client speaks to one guest program over one HTTP/2 connection. Everything it
-// reads is bounded first: the guest may be an attacker.
+// client speaks to one guest program over two connections that its parent
+// made. The program's output has one of its own, in HTTP/1.1: HTTP/2 would tell
+// the guest about every 4 KiB that were read, and each such message costs the
+// sandbox more than the output does. Everything else shares the other, in
+// HTTP/2. What is read is bounded first: the guest may be an attacker.
 type client struct {
-	http  *http.Client
-	proc  processconnect.ProcessClient
-	token string
+	http   *http.Client
+	output processconnect.ProcessClient // Start only
+	proc   processconnect.ProcessClient // the rest
+	token  string
 }
 
 // Bounds on what a guest can make us hold.
@@ -39,24 +42,39 @@ const (
 	maxReply   = 64 << 10  // one REST answer
 )
 
-func newClient(nc net.Conn, token string) *client {
-	var once sync.Once
-	t := &http.Transport{
+// newClient uses the first connection that arrives for output and the second
+// for the rest; calls wait for theirs.
+func newClient(output, control <-chan net.Conn, token string) *client {
+	c := &client{http: &http.Client{Transport: newTransport(control)}, token: token}
+	c.http.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
+	out := &http.Client{Transport: newTransport(output)}
+	out.Transport.(*http.Transport).Protocols.SetHTTP1(true)
+	c.output = processconnect.NewProcessClient(out, base, connect.WithReadMaxBytes(maxMessage))
+	c.proc = processconnect.NewProcessClient(c.http, base, connect.WithReadMaxBytes(maxMessage))
+	return c
+}
+
+// newTransport makes a transport without a protocol yet. It has one
+// connection; a guest that closes it gets no other.
+func newTransport(conns <-chan net.Conn) *http.Transport {
+	return &http.Transport{
 		Protocols:              new(http.Protocols),
 		HTTP2:                  &http.HTTP2Config{MaxReadFrameSize: 64 << 10},
 		MaxResponseHeaderBytes: maxHeader,
 		DisableCompression:     true, // no bombs, and output is rarely worth it
-		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			err := net.ErrClosed // there is no second connection
-			var c net.Conn
-			once.Do(func() { c, err = nc, nil })
-			return c, err
+		ReadBufferSize:         64 << 10,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			select {
+			case c, ok := <-conns:
+				if !ok {
+					return nil, net.ErrClosed
+				}
+				return c, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 		},
 	}
-	t.Protocols.SetUnencryptedHTTP2(true)
-	c := &client{http: &http.Client{Transport: t}, token: token}
-	c.proc = processconnect.NewProcessClient(c.http, base, connect.WithReadMaxBytes(maxMessage))
-	return c
 }
 
 func (c *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
@@ -129,7 +147,7 @@ func (c *client) start(ctx context.Context, t Task) (*connect.ServerStreamForCli
 	if t.User != "" {
 		req.Header().Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(t.User+":")))
 	}
-	return c.proc.Start(ctx, req)
+	return c.output.Start(ctx, req)
 }
 
 func (c *client) authorise(h http.Header) { h.Set(guest.TokenHeader, c.token) }

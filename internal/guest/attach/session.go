@@ -80,7 +80,8 @@ func (s *Session) Messages() <-chan Message { return s.messages }
 // Artifacts is the pipe on which artifact entries arrive.
 func (s *Session) Artifacts() *os.File { return s.artifacts }
 
-// Connect gives the child the connection into the guest, and closes file.
+// Connect gives the child a connection into the guest, and closes file. It is
+// called twice: the first carries the program's output, the second the rest.
 func (s *Session) Connect(file *os.File) error {
 	defer file.Close()
 	return s.conn.Send(Message{Kind: Connect}, file)
