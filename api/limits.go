@@ -71,7 +71,7 @@ func (l Limits) WithDefaults() Limits {
 func (l Limits) Validate() error {
 	for i, v := range l.values() {
 		r := LimitRules[i]
-		if x := v.get(); x < r.Floor || x > r.Ceiling {
+		if x := v.get(); !(x >= r.Floor && x <= r.Ceiling) { // not a number is refused too
 			return r.refuse(x)
 		}
 	}

@@ -141,20 +141,22 @@ func (b *box) lookup(name string) (account, error) {
 	if name == "" {
 		_, name, _, _ = b.settings()
 	}
-	passwd := b.spawn.root.readFile("/etc/passwd")
-	if a, ok := parseAccount(passwd, name); ok {
-		a.groups = parseGroups(b.spawn.root.readFile("/etc/group"), name)
-		return a, nil
-	}
-	// The two accounts that exist whatever became of /etc.
 	b.mu.RLock()
 	u := b.cfg.User
 	b.mu.RUnlock()
-	if name == u.Name {
-		return account{name: name, uid: u.UID, gid: u.GID, home: u.Home}, nil
-	}
-	if name == "root" {
+	// Whoever the host started the sandbox for is who the host says, and root
+	// is root, whatever the image or a process wrote into /etc: mounts give
+	// that user's id the authority of their owner.
+	switch name {
+	case u.Name:
+		groups := parseGroups(b.spawn.root.readFile("/etc/group"), name)
+		return account{name: name, uid: u.UID, gid: u.GID, home: u.Home, groups: groups}, nil
+	case "root":
 		return asRoot, nil
+	}
+	if a, ok := parseAccount(b.spawn.root.readFile("/etc/passwd"), name); ok {
+		a.groups = parseGroups(b.spawn.root.readFile("/etc/group"), name)
+		return a, nil
 	}
 	return account{}, errUnknownUser
 }

@@ -16,6 +16,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"runtime"
@@ -60,10 +61,16 @@ func run() error {
 	return newServer(box.handler()).Serve(newGate(l))
 }
 
-// takeConfig reads the configuration and removes it from the environment.
+// takeConfig reads the configuration once; nobody can read it again.
 func takeConfig() (guest.Config, error) {
-	cfg, err := guest.DecodeConfig(os.Getenv(guest.ConfigEnv))
 	os.Clearenv()
+	f := os.NewFile(guest.ConfigFD, "configuration")
+	b, err := io.ReadAll(io.LimitReader(f, guest.MaxConfig))
+	f.Close()
+	if err != nil {
+		return guest.Config{}, fmt.Errorf("cannot read the configuration: %w", err)
+	}
+	cfg, err := guest.DecodeConfig(string(b))
 	if err != nil {
 		return guest.Config{}, err
 	}

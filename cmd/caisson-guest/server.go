@@ -44,6 +44,7 @@ func (b *box) routes() []route {
 		{"GET /envs", byToken, b.envs},
 		{"POST /init", byToken, b.init},
 		{"POST /caisson/oom", byToken, oom.serve},
+		{"POST /caisson/stop", byToken, b.stop},
 		{"GET /caisson/tar", byToken, b.tar},
 		{"GET /caisson/usage", byToken, b.usage},
 	}

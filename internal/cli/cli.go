@@ -122,7 +122,7 @@ func (c *commands) fail(err error) int {
 	switch api.Code(err) {
 	case "internal":
 		return api.ExitInternal
-	case "usage", "bad_limits", "bad_mount", "bad_env", "bad_lang", "bad_user", "nothing_to_run", "no_level", "mount_refused":
+	case "usage", "symlink", "bad_limits", "bad_mount", "bad_env", "bad_lang", "bad_user", "nothing_to_run", "no_level", "mount_refused":
 		return api.ExitUsage
 	}
 	return api.ExitSetup

@@ -60,7 +60,7 @@ func (c *runCmd) Run(g *Globals) error {
 		fmt.Fprintf(g.Stdout, "isolation level %q can run here\n", c.Level)
 		return nil
 	}
-	req, err := c.request()
+	req, err := c.request(g)
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func interruptible() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-func (c *runCmd) request() (api.RunRequest, error) {
+func (c *runCmd) request(g *Globals) (api.RunRequest, error) {
 	req := api.RunRequest{
 		Level: c.Level, Image: c.Image, HostLocal: c.UsrLocal, HostOpt: c.Opt,
 		WorkDir: c.WorkDir, User: c.User, Limits: c.limits(), TTY: c.TTY,
@@ -126,11 +126,11 @@ func (c *runCmd) request() (api.RunRequest, error) {
 		}
 		req.Artifacts = append(req.Artifacts, a)
 	}
-	return req, c.program(&req)
+	return req, c.program(&req, g)
 }
 
 // program fills in what to run: code, a script, or a command of the image.
-func (c *runCmd) program(req *api.RunRequest) error {
+func (c *runCmd) program(req *api.RunRequest, g *Globals) error {
 	switch {
 	case c.Code != "":
 		if c.Lang == "" {
@@ -139,26 +139,22 @@ func (c *runCmd) program(req *api.RunRequest) error {
 		req.Script = &api.Script{Lang: c.Lang, Code: []byte(c.Code)}
 		req.Argv = append(c.Script, c.Argv...)
 	case len(c.Script) > 0:
-		return c.scriptFile(req)
+		return c.scriptFile(req, g)
 	default:
 		req.Argv = c.Argv
 	}
 	return nil
 }
 
-// maxScript is far above any script, and below what a mistake may read.
-const maxScript = 16 * api.MiB
-
-func (c *runCmd) scriptFile(req *api.RunRequest) error {
+func (c *runCmd) scriptFile(req *api.RunRequest, g *Globals) error {
 	name := c.Script[0]
-	f, err := os.Open(name)
+	code, err := daemon.ReadScript(name, g.Paths())
+	var ae *api.Error
+	if errors.As(err, &ae) {
+		return err
+	}
 	if err != nil {
 		return &api.Error{Code: "usage", Message: fmt.Sprintf("cannot read script %q: %v", name, unwrapPath(err)), Hint: "to run a program of the image: caisson run -- " + strings.Join(c.Script, " "), Err: err}
-	}
-	defer f.Close()
-	code, err := io.ReadAll(io.LimitReader(f, maxScript+1))
-	if err != nil || len(code) > maxScript {
-		return &api.Error{Code: "usage", Message: fmt.Sprintf("cannot read script %q: %v", name, orTooLarge(err)), Hint: "a script is a file of at most 16 MiB; mount data with --mount", Err: err}
 	}
 	lang := c.Lang
 	if lang == "" {
@@ -178,13 +174,6 @@ func unwrapPath(err error) error {
 		return pe.Err
 	}
 	return err
-}
-
-func orTooLarge(err error) error {
-	if err == nil {
-		return errors.New("too large")
-	}
-	return unwrapPath(err)
 }
 
 // langOf guesses from the name, then from a #! line.
@@ -231,12 +220,14 @@ func report(w io.Writer, res *api.RunResult) {
 }
 
 // fill puts captured output into o, as text where it is text.
-func fill(o *api.Output, b []byte) {
+func fill(o *api.Output, b []byte, limit int64) {
 	if o == nil {
 		return
 	}
 	o.Kept = int64(len(b))
 	o.Bytes = max(o.Bytes, o.Kept)
+	// A run that ended by a limit has no count; a full buffer says enough.
+	o.Truncated = o.Bytes > o.Kept || o.Kept >= limit
 	if utf8.Valid(b) {
 		o.Data = string(b)
 		return

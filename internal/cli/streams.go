@@ -132,7 +132,7 @@ func (s *streams) printJSON(w io.Writer, res *api.RunResult) error {
 		if err != nil {
 			return fmt.Errorf("cannot read the output: %w", err)
 		}
-		fill(o, b)
+		fill(o, b, res.Limits.Output)
 	}
 	writeJSON(w, res)
 	return nil

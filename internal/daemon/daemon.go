@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"caisson.dev/caisson/api"
 	"caisson.dev/caisson/internal/driver"
@@ -108,8 +109,9 @@ func (p Paths) prepare() error {
 		if err != nil {
 			return err
 		}
-		if !fi.IsDir() || fi.Mode().Perm()&0o022 != 0 {
-			return &api.Error{Code: "no_data_dir", Message: dir + " is not a directory that only its owner can write", Hint: "chmod 0700 " + filepath.Clean(dir)}
+		st, ok := fi.Sys().(*syscall.Stat_t)
+		if !ok || !fi.IsDir() || fi.Mode().Perm()&0o022 != 0 || int(st.Uid) != os.Geteuid() {
+			return &api.Error{Code: "no_data_dir", Message: fmt.Sprintf("%q is not a directory of this account that nobody else can write", dir), Hint: fmt.Sprintf("chown and chmod 0700 %s, or name another with --data", filepath.Clean(dir))}
 		}
 	}
 	return nil

@@ -1,18 +1,21 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
 	"caisson.dev/caisson/api"
 	"caisson.dev/caisson/internal/driver"
+	"caisson.dev/caisson/internal/host"
 	"caisson.dev/caisson/internal/image"
 	"caisson.dev/caisson/internal/policy"
 )
 
-// resolveMounts follows the links of each source once, asks the policy about
-// where they lead, and passes that on: what is mounted is what was decided on.
+// resolveMounts asks the policy about each source. The driver opens it without
+// following a symlink, so that what is mounted is what was decided on.
 func resolveMounts(in []api.Mount, p Paths) ([]api.Mount, error) {
 	if len(in) > driver.MaxMounts {
 		return nil, &api.Error{Code: "mount_refused", Message: fmt.Sprintf("%d mounts; the most is %d", len(in), driver.MaxMounts), Hint: "mount a parent directory instead"}
@@ -27,7 +30,11 @@ func resolveMounts(in []api.Mount, p Paths) ([]api.Mount, error) {
 	hostFacts := factsOf(p)
 	out := make([]api.Mount, 0, len(in))
 	for _, m := range in {
-		f, err := sourceFacts(m.Source)
+		f, err := factsOfPath(m.Source)
+		var ae *api.Error
+		if errors.As(err, &ae) {
+			return nil, err
+		}
 		if err != nil {
 			return nil, &api.Error{Code: "mount_unreadable", Message: fmt.Sprintf("cannot mount %q: %v", m.Source, errText(err)), Hint: "the source must exist and be readable", Err: err}
 		}
@@ -38,29 +45,56 @@ func resolveMounts(in []api.Mount, p Paths) ([]api.Mount, error) {
 		m.Source, m.File = f.Source, f.File
 		out = append(out, m)
 	}
-	return out, nil
+	return out, refuseNested(out)
+}
+
+// refuseNested refuses a mount inside another: its mount point would be made
+// in the outer one, on the host.
+func refuseNested(mounts []api.Mount) error {
+	for i, a := range mounts {
+		for j, b := range mounts {
+			if i != j && policy.Within(a.Target, b.Target) {
+				return &api.Error{Code: "mount_refused", Message: fmt.Sprintf("mount target %q lies in mount target %q", a.Target, b.Target), Hint: "choose targets side by side, such as /data and /out"}
+			}
+		}
+	}
+	return nil
 }
 
 func factsOf(p Paths) policy.HostFacts {
-	return policy.HostFacts{Homes: homes(), State: []string{p.Data, p.Run}}
+	return policy.HostFacts{Homes: homes(), State: []string{p.Data, p.Run, DefaultPaths.Data, DefaultPaths.Run}}
 }
 
-// sourceFacts resolves a path and looks at what is there.
-func sourceFacts(path string) (policy.MountFacts, error) {
-	abs, err := filepath.Abs(path)
+// factsOfPath looks at what a path names. A path that goes through a symlink
+// is refused: a sandbox that could once write there may have planted it, and
+// it is not what the caller sees in the name. The working directory is the
+// caller's own choice and may be reached through one.
+func factsOfPath(path string) (policy.MountFacts, error) {
+	abs := path
+	if !filepath.IsAbs(path) {
+		wd, err := os.Getwd()
+		if err == nil {
+			wd, err = filepath.EvalSymlinks(wd)
+		}
+		if err != nil {
+			return policy.MountFacts{}, err
+		}
+		abs = filepath.Join(wd, path)
+	}
+	abs = filepath.Clean(abs)
+	real, err := filepath.EvalSymlinks(abs)
 	if err != nil {
 		return policy.MountFacts{}, err
 	}
-	src, err := filepath.EvalSymlinks(abs)
-	if err != nil {
-		return policy.MountFacts{}, err
+	if real != abs {
+		return policy.MountFacts{}, &api.Error{Code: "symlink", Message: fmt.Sprintf("%q goes through a symlink", path), Hint: fmt.Sprintf("if that is what you mean, name %q", real)}
 	}
-	fi, err := os.Lstat(src)
+	fi, err := os.Lstat(abs)
 	if err != nil {
 		return policy.MountFacts{}, err
 	}
 	return policy.MountFacts{
-		Source: src, File: !fi.IsDir(),
+		Source: abs, File: !fi.IsDir(),
 		Socket: fi.Mode()&os.ModeSocket != 0,
 		Device: !fi.IsDir() && !fi.Mode().IsRegular(),
 	}, nil
@@ -74,9 +108,12 @@ func ParseImage(s string, p Paths) (ImageRef, error) {
 	if err != nil || ref.Path == "" {
 		return ref, err
 	}
-	f, err := sourceFacts(ref.Path)
-	if err != nil {
+	f, err := factsOfPath(ref.Path)
+	if errors.Is(err, os.ErrNotExist) {
 		return ref, nil // the store says that it is not there
+	}
+	if err != nil {
+		return ImageRef{}, err
 	}
 	ceiling, err := policy.Load(policy.SystemFile)
 	if err != nil {
@@ -87,4 +124,38 @@ func ParseImage(s string, p Paths) (ImageRef, error) {
 	}
 	ref.Path = f.Source
 	return ref, nil
+}
+
+// maxScript is far above any script, and below what a mistake may read.
+const maxScript = 16 * api.MiB
+
+// ReadScript reads a script that is to be run, if the policy has nothing
+// against showing its text to a sandbox.
+func ReadScript(name string, p Paths) ([]byte, error) {
+	f, err := factsOfPath(name)
+	if err != nil {
+		return nil, err
+	}
+	ceiling, err := policy.Load(policy.SystemFile)
+	if err != nil {
+		return nil, err
+	}
+	if err := ceiling.Script(f, factsOf(p)); err != nil {
+		return nil, err
+	}
+	place, err := host.OpenPath(f.Source)
+	if err != nil {
+		return nil, err
+	}
+	defer place.Close()
+	file, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", place.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, maxScript+1))
+	if err == nil && len(b) > maxScript {
+		err = errors.New("larger than 16 MiB")
+	}
+	return b, err
 }

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"time"
 
@@ -41,9 +40,11 @@ func Run(ctx context.Context, o RunOptions, req api.RunRequest) (*api.RunResult,
 	if req.Mounts, err = resolveMounts(req.Mounts, o.Paths); err != nil {
 		return nil, err
 	}
-	if req.Artifacts, err = resolveArtifacts(req.Artifacts); err != nil {
+	dests, err := openDestinations(req, o.Paths)
+	if err != nil {
 		return nil, err
 	}
+	defer closeAll(dests)
 	sandbox.Sweep(drv, o.Paths.Run)
 	img, closeImage, err := resolveImage(ctx, o, req)
 	if err != nil {
@@ -56,7 +57,7 @@ func Run(ctx context.Context, o RunOptions, req api.RunRequest) (*api.RunResult,
 	}
 	res, err := sandbox.Run(ctx, sandbox.Config{
 		Driver: drv, RunDir: o.Paths.Run, Skeleton: skeleton, Image: img,
-		Stdio: o.Stdio, Terminal: o.Terminal, Began: o.Began,
+		Stdio: o.Stdio, Terminal: o.Terminal, Began: o.Began, Destinations: dests,
 	}, req)
 	var ae *api.Error
 	if err != nil && !errors.As(err, &ae) {
@@ -105,23 +106,6 @@ func resolveImage(ctx context.Context, o RunOptions, req api.RunRequest) (sandbo
 	return sandbox.Image{
 		Name: req.Image, Digest: img.Digest, Path: img.Path, Env: img.Config.Env, WorkDir: img.Config.WorkDir,
 	}, func() { img.Close() }, nil
-}
-
-// resolveArtifacts makes destinations absolute and checks that their
-// directory is there, before anything runs.
-func resolveArtifacts(in []api.Artifact) ([]api.Artifact, error) {
-	for i := range in {
-		abs, err := filepath.Abs(in[i].Dest)
-		if err != nil {
-			return nil, err
-		}
-		dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
-		if err != nil {
-			return nil, &api.Error{Code: "bad_artifact", Message: fmt.Sprintf("cannot copy an artifact to %q: %v", in[i].Dest, errText(err)), Hint: "make the directory first", Err: err}
-		}
-		in[i].Dest = filepath.Join(dir, filepath.Base(abs))
-	}
-	return in, nil
 }
 
 // Names of types below this package, so that the command line imports none.

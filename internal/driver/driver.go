@@ -67,7 +67,7 @@ type Spec struct {
 
 	Mounts []Mount
 
-	// GuestConfig is the value of guest.ConfigEnv in PID 1.
+	// GuestConfig is what PID 1 reads from descriptor guest.ConfigFD.
 	GuestConfig string
 
 	Limits Limits
@@ -100,7 +100,7 @@ type Mount struct {
 type Limits struct {
 	Memory     int64   // bytes of guest memory; MemoryEvents fires near it
 	MemoryHard int64   // bytes at which the host kernel kills; > Memory
-	Pids       int64   // host tasks: 2.5 × guest tasks + 64
+	Pids       int64   // host tasks
 	CPU        float64 // cores
 	CPUWeight  int64   // 1..10000, 100 is normal
 }

@@ -34,21 +34,20 @@ type Result struct {
 const maxEntries = 100_000
 
 // Write reads the entries of one artifact from r, up to and including its end
-// entry, and makes them at dest: a single file, or a tree. A file replaces a
+// entry, and makes them in dir, under name: a single file, or a tree. A file replaces a
 // file of that name and never what a link points to. A tree is only made where
 // nothing is yet, so that no older file can be confused with a new one. What
 // is refused is still read to the end, so that the next artifact starts clean.
-func Write(dest string, r io.Reader, maxBytes int64) Result {
-	w := &writer{in: bufio.NewReaderSize(r, 64<<10), left: maxBytes, base: filepath.Base(dest)}
-	dir, err := os.OpenRoot(filepath.Dir(dest))
-	if err != nil {
-		w.err = fmt.Errorf("cannot open %q: %w", filepath.Dir(dest), errors.Unwrap(err))
-	} else {
-		defer dir.Close()
-		w.dir = dir
-		w.owner, w.err = ownerOf(dir)
+func Write(dir *os.Root, name string, r io.Reader, maxBytes int64) Result {
+	w := &writer{in: bufio.NewReaderSize(r, 64<<10), left: maxBytes, base: name, dir: dir}
+	w.owner, w.err = ownerOf(dir)
+	if filepath.Base(name) != name || !filepath.IsLocal(name) {
+		w.err = fmt.Errorf("%q is no file name", name)
 	}
 	w.copyAll()
+	if w.err == nil && w.entries == 0 {
+		w.err = errors.New("it is neither a file nor a directory")
+	}
 	if w.err != nil && w.tree {
 		// A broken tree is removed: half a result is worse than none.
 		_ = w.dir.RemoveAll(w.base)

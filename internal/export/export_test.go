@@ -39,6 +39,17 @@ func wire(entries ...item) []byte {
 	return b.Bytes()
 }
 
+// write opens dir as the daemon does and writes there.
+func write(t *testing.T, dir, name string, r io.Reader, most int64) Result {
+	t.Helper()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	return Write(root, name, r, most)
+}
+
 type item struct {
 	kind attach.EntryType
 	name string
@@ -59,7 +70,7 @@ func TestI6_NamesCannotLeaveTheArtifact(t *testing.T) {
 			t.Fatal(err)
 		}
 		in := wire(root, item{kind: attach.EntryFile, name: name, body: "x"}, item{kind: attach.EntryDir, name: name}, end)
-		r := Write(filepath.Join(dir, "out"), bytes.NewReader(in), 1000)
+		r := write(t, dir, "out", bytes.NewReader(in), 1000)
 		if r.Err == nil {
 			t.Errorf("%q: no error", name)
 		}
@@ -96,7 +107,7 @@ func TestI6_DestinationsThatAreLinksOrDirectories(t *testing.T) {
 		if tc.file {
 			in = wire(item{kind: attach.EntryFile, body: "new"}, end)
 		}
-		r := Write(filepath.Join(dir, "out"), bytes.NewReader(in), 1000)
+		r := write(t, dir, "out", bytes.NewReader(in), 1000)
 		if (r.Err == nil) != tc.ok {
 			t.Errorf("%s: %v, want ok=%v", tc.name, r.Err, tc.ok)
 		}
@@ -118,7 +129,7 @@ func TestBrokenStreamsLeaveNothing(t *testing.T) {
 	whole := wire(root, file, end)
 	for cut := range len(whole) {
 		dir := t.TempDir()
-		if r := Write(filepath.Join(dir, "out"), bytes.NewReader(whole[:cut]), 1000); r.Err == nil {
+		if r := write(t, dir, "out", bytes.NewReader(whole[:cut]), 1000); r.Err == nil {
 			t.Errorf("cut at %d: no error", cut)
 		}
 		if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
@@ -128,7 +139,7 @@ func TestBrokenStreamsLeaveNothing(t *testing.T) {
 	dir := t.TempDir()
 	broken := wire(root, file)
 	broken = append(broken, make([]byte, 12)...) // an end entry that says "not whole"
-	if r := Write(filepath.Join(dir, "out"), bytes.NewReader(broken), 1000); r.Err == nil {
+	if r := write(t, dir, "out", bytes.NewReader(broken), 1000); r.Err == nil {
 		t.Error("an artifact that is not whole was taken")
 	}
 }
@@ -136,10 +147,10 @@ func TestBrokenStreamsLeaveNothing(t *testing.T) {
 func TestI5_SizeLimitIsOnTheSum(t *testing.T) {
 	dir := t.TempDir()
 	in := wire(root, item{kind: attach.EntryFile, name: "a", body: strings.Repeat("x", 60)}, item{kind: attach.EntryFile, name: "b", body: strings.Repeat("x", 60)}, end)
-	if r := Write(filepath.Join(dir, "out"), bytes.NewReader(in), 100); r.Err == nil || !strings.Contains(r.Err.Error(), "limit on artifacts") {
+	if r := write(t, dir, "out", bytes.NewReader(in), 100); r.Err == nil || !strings.Contains(r.Err.Error(), "limit on artifacts") {
 		t.Errorf("error %v", r.Err)
 	}
-	if r := Write(filepath.Join(dir, "out"), bytes.NewReader(in), 120); r.Err != nil || r.Files != 2 || r.Bytes != 120 {
+	if r := write(t, dir, "out", bytes.NewReader(in), 120); r.Err != nil || r.Files != 2 || r.Bytes != 120 {
 		t.Errorf("within the limit: %+v", r)
 	}
 }
@@ -151,10 +162,10 @@ func TestRefusedArtifactDoesNotSpoilTheNext(t *testing.T) {
 		wire(root, item{kind: attach.EntryFile, name: "../evil", body: "12345"}, end),
 		wire(item{kind: attach.EntryFile, body: "good", exec: true}, end)...))
 	one := &oneByOne{in}
-	if r := Write(filepath.Join(dir, "a"), one, 1000); r.Err == nil {
+	if r := write(t, dir, "a", one, 1000); r.Err == nil {
 		t.Error("the first was taken")
 	}
-	if r := Write(filepath.Join(dir, "b"), one, 1000); r.Err != nil {
+	if r := write(t, dir, "b", one, 1000); r.Err != nil {
 		t.Errorf("the second was not: %v", r.Err)
 	}
 	if fi, err := os.Stat(filepath.Join(dir, "b")); err != nil || fi.Mode().Perm() != 0o755 {
@@ -168,6 +179,41 @@ type oneByOne struct{ r io.Reader }
 
 func (o *oneByOne) Read(p []byte) (int, error) { return o.r.Read(p[:min(len(p), 1)]) }
 
+// The directory is the one that was opened, wherever its name leads by now.
+func TestI6_DestinationIsTheOpenedDirectory(t *testing.T) {
+	base, elsewhere := t.TempDir(), t.TempDir()
+	dir := filepath.Join(base, "out")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := os.Rename(dir, filepath.Join(base, "moved")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(elsewhere, dir); err != nil {
+		t.Fatal(err)
+	}
+	if r := Write(root, "f", bytes.NewReader(wire(item{kind: attach.EntryFile, body: "x"}, end)), 10); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	if names, err := os.ReadDir(elsewhere); err != nil || len(names) != 0 {
+		t.Errorf("the link was followed: %v, %v", names, err)
+	}
+	if _, err := os.Stat(filepath.Join(base, "moved", "f")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNothingIsNoArtifact(t *testing.T) {
+	if r := write(t, t.TempDir(), "out", bytes.NewReader(wire(end)), 10); r.Err == nil {
+		t.Error("an artifact without a file or a directory was taken for one")
+	}
+}
+
 func FuzzWrite(f *testing.F) {
 	f.Add(wire(root, item{kind: attach.EntryFile, name: "f", body: "data"}, end))
 	f.Add(wire(item{kind: attach.EntryFile, name: "../f", body: "data"}, end))
@@ -177,7 +223,7 @@ func FuzzWrite(f *testing.F) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		r := Write(filepath.Join(dir, "out"), bytes.NewReader(b), 1<<16)
+		r := write(t, dir, "out", bytes.NewReader(b), 1<<16)
 		names, err := os.ReadDir(parent)
 		if err != nil || len(names) != 1 {
 			t.Errorf("the directory beside ours holds %v, %v", names, err)

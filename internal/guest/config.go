@@ -2,6 +2,7 @@ package guest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 )
 
@@ -9,9 +10,13 @@ import (
 // only. It is the port that E2B's clients expect.
 const Port = 49983
 
-// ConfigEnv names the one environment variable of PID 1: Config as JSON. User
-// processes never inherit it and cannot see PID 1.
-const ConfigEnv = "CAISSON_GUEST"
+// ConfigFD is the descriptor from which PID 1 reads its Config, as JSON, and
+// closes it. It is not in the environment: gVisor shows that of PID 1 to every
+// process inside, in /proc/gvisor/spec_environ.
+const ConfigFD = 3
+
+// MaxConfig bounds it, in bytes.
+const MaxConfig = 1 << 20
 
 // TokenHeader carries Config.Token on every request.
 const TokenHeader = "X-Access-Token"
@@ -61,7 +66,7 @@ type User struct {
 	Home string `json:"home"`
 }
 
-// Encode returns the value of ConfigEnv.
+// Encode returns what PID 1 reads.
 func (c Config) Encode() (string, error) {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -70,14 +75,14 @@ func (c Config) Encode() (string, error) {
 	return string(b), nil
 }
 
-// DecodeConfig reads the value of ConfigEnv.
+// DecodeConfig reads what Encode returned.
 func DecodeConfig(s string) (Config, error) {
 	var c Config
 	if err := json.Unmarshal([]byte(s), &c); err != nil {
-		return Config{}, fmt.Errorf("cannot read %s: %w", ConfigEnv, err)
+		return Config{}, fmt.Errorf("cannot read the configuration: %w", err)
 	}
 	if c.Token == "" {
-		return Config{}, fmt.Errorf("%s has no token", ConfigEnv)
+		return Config{}, errors.New("the configuration has no token")
 	}
 	return c, nil
 }

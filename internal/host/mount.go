@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +21,40 @@ type BindOptions struct {
 // somebody else can write to. It belongs into a short-lived child with a mount
 // namespace of its own.
 func BindMount(source, target string, o BindOptions) error {
-	fd, err := CloneMount(source, o)
+	src, err := OpenPath(source)
+	if err != nil {
+		return fmt.Errorf("cannot mount %q: %w", source, err)
+	}
+	defer src.Close()
+	return BindFile(src, target, o)
+}
+
+// OpenPath opens path, for its place only, and follows no symlink on the way:
+// any directory above it may be one that a sandbox can write to. What was
+// decided about a path is then true of what it opens.
+func OpenPath(path string) (*os.File, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	for {
+		fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+		if err == unix.EINTR || err == unix.EAGAIN {
+			continue
+		}
+		if err != nil {
+			if err == unix.ELOOP {
+				err = errSymlink
+			}
+			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		return os.NewFile(uintptr(fd), path), nil
+	}
+}
+
+var errSymlink = errors.New("a part of it is a symlink")
+
+// BindFile is BindMount of what src has open.
+func BindFile(src *os.File, target string, o BindOptions) error {
+	source := src.Name()
+	fd, err := cloneMount(src, o)
 	if err != nil {
 		return err
 	}
@@ -40,23 +74,21 @@ func BindMount(source, target string, o BindOptions) error {
 // CloneMount returns a detached mount of source with the options set, for
 // move_mount. Nobody sees it before it has them.
 func CloneMount(source string, o BindOptions) (int, error) {
-	src, err := unix.Open(source, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	src, err := OpenPath(source)
 	if err != nil {
 		return -1, fmt.Errorf("cannot mount %q: %w", source, err)
 	}
-	defer unix.Close(src)
-	var st unix.Stat_t
-	if err := unix.Fstat(src, &st); err != nil {
-		return -1, fmt.Errorf("cannot mount %q: %w", source, err)
-	}
-	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		return -1, fmt.Errorf("cannot mount %q: it is a symlink", source)
-	}
+	defer src.Close()
+	return cloneMount(src, o)
+}
+
+func cloneMount(src *os.File, o BindOptions) (int, error) {
+	source := src.Name()
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH)
 	if o.Recursive {
 		flags |= unix.AT_RECURSIVE
 	}
-	fd, err := unix.OpenTree(src, "", flags)
+	fd, err := unix.OpenTree(int(src.Fd()), "", flags)
 	if err != nil {
 		return -1, fmt.Errorf("cannot clone mount of %q: %w", source, supported(err))
 	}

@@ -72,7 +72,7 @@ type dirSource struct {
 }
 
 func (s *dirSource) state(ctx context.Context) (string, error) {
-	root, err := os.OpenRoot(s.path)
+	root, err := openDir(s.path)
 	if err != nil {
 		return "", err
 	}
@@ -83,7 +83,7 @@ func (s *dirSource) state(ctx context.Context) (string, error) {
 }
 
 func (s *dirSource) feed(ctx context.Context, _ Progress) (*feed, error) {
-	root, err := os.OpenRoot(s.path)
+	root, err := openDir(s.path)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (s *dirSource) feed(ctx context.Context, _ Progress) (*feed, error) {
 type ociSource struct{ ref Ref }
 
 func (s *ociSource) state(context.Context) (string, error) {
-	root, err := os.OpenRoot(s.ref.Path)
+	root, err := openDir(s.ref.Path)
 	if err != nil {
 		return "", err
 	}
@@ -114,7 +114,7 @@ func (s *ociSource) state(context.Context) (string, error) {
 }
 
 func (s *ociSource) feed(ctx context.Context, _ Progress) (*feed, error) {
-	root, err := os.OpenRoot(s.ref.Path)
+	root, err := openDir(s.ref.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (s *archiveSource) state(context.Context) (string, error) {
 }
 
 func (s *archiveSource) feed(context.Context, Progress) (*feed, error) {
-	f, err := os.OpenFile(s.ref.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := openFile(s.ref.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -264,4 +264,24 @@ func networkFiles(caFile string) map[string][]byte {
 		}
 	}
 	return files
+}
+
+// openDir and openFile open what the policy decided about: a path without any
+// symlink, also where a sandbox could have put one since.
+func openDir(path string) (*os.Root, error) {
+	place, err := host.OpenPath(path)
+	if err != nil {
+		return nil, err
+	}
+	defer place.Close()
+	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", place.Fd()))
+}
+
+func openFile(path string) (*os.File, error) {
+	place, err := host.OpenPath(path)
+	if err != nil {
+		return nil, err
+	}
+	defer place.Close()
+	return os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", place.Fd()), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }

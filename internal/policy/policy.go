@@ -37,8 +37,14 @@ type MountFacts struct {
 	ReadOnly bool
 }
 
-// systemDirs hold the machine's own secrets, keys or controls.
-var systemDirs = []string{"/etc", "/run", "/var/run", "/proc", "/sys", "/dev", "/boot", "/var/lib/docker", "/var/lib/containerd"}
+// systemDirs hold the machine's own secrets, keys, programs or controls. What
+// is written there is run as root sooner or later; what is read there may be
+// for root alone, and a mount shows it with its owner's rights.
+var systemDirs = []string{
+	"/etc", "/run", "/proc", "/sys", "/dev", "/boot", "/efi",
+	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/snap", "/nix", "/lost+found",
+	"/var/run", "/var/lib", "/var/log", "/var/spool", "/var/cache", "/var/backups", "/var/mail",
+}
 
 // sandboxDirs are set up by the guest program; a mount there would break it.
 var sandboxDirs = []string{"/", "/proc", "/sys", "/dev"}
@@ -54,6 +60,17 @@ func (c Ceiling) Mount(m MountFacts, h HostFacts) error {
 // Image decides on a directory or file that is to become an image: what may
 // not be mounted may not be copied inside either.
 func (c Ceiling) Image(m MountFacts, h HostFacts) error { return c.source("image", m, h) }
+
+// Script decides on a file whose text is given to a sandbox, and Destination
+// on a directory that artifacts are written to: neither is a way around the
+// rules of mounts.
+func (c Ceiling) Script(m MountFacts, h HostFacts) error { return c.source("script", m, h) }
+
+// Destination: see Script.
+func (c Ceiling) Destination(m MountFacts, h HostFacts) error {
+	// A person's home and its parents hold no secrets to write over by name.
+	return c.source("artifact", m, HostFacts{State: h.State})
+}
 
 func (c Ceiling) source(what string, m MountFacts, h HostFacts) error {
 	if slices.Contains(c.Mounts, m.Source) {
@@ -89,8 +106,8 @@ func sourceRule(m MountFacts, h HostFacts) string {
 		return "it is neither a directory nor a regular file"
 	}
 	for _, d := range systemDirs {
-		if Within(m.Source, d) {
-			return d + " holds the machine's own keys and controls"
+		if Within(m.Source, d) || Within(d, m.Source) {
+			return d + " holds the machine's own programs, keys and controls"
 		}
 	}
 	for _, d := range h.State {

@@ -11,7 +11,7 @@ import (
 
 var facts = HostFacts{
 	Homes: []string{"/root", "/home/ann", "/home/bob"},
-	State: []string{"/var/lib/caisson", "/run/caisson"},
+	State: []string{"/srv/caisson", "/run/caisson"},
 }
 
 func TestI12_MountsRefusedWithoutTheCeiling(t *testing.T) {
@@ -23,9 +23,16 @@ func TestI12_MountsRefusedWithoutTheCeiling(t *testing.T) {
 		{"project in a home", MountFacts{Source: "/home/ann/project"}, ""},
 		{"data directory", MountFacts{Source: "/srv/data"}, ""},
 		{"neighbour of a refused name", MountFacts{Source: "/etcetera"}, ""},
-		{"neighbour of our state", MountFacts{Source: "/var/lib/caisson-data"}, ""},
+		{"neighbour of our state", MountFacts{Source: "/srv/caisson-data"}, ""},
 		{"root", MountFacts{Source: "/"}, "whole machine"},
 		{"etc", MountFacts{Source: "/etc"}, "/etc holds"},
+		{"programs", MountFacts{Source: "/usr/local/bin"}, "/usr holds"},
+		{"units", MountFacts{Source: "/lib/systemd/system"}, "/lib holds"},
+		{"packages", MountFacts{Source: "/var/lib/dpkg"}, "/var/lib holds"},
+		{"logs", MountFacts{Source: "/var/log"}, "/var/log holds"},
+		{"parent of system directories", MountFacts{Source: "/var"}, "/var/"},
+		{"web root", MountFacts{Source: "/var/www"}, ""},
+		{"vendor programs", MountFacts{Source: "/opt/data"}, ""},
 		{"below etc", MountFacts{Source: "/etc/ssl/private"}, "/etc holds"},
 		{"run", MountFacts{Source: "/run/user/1000"}, "/run holds"},
 		{"proc", MountFacts{Source: "/proc/1/root"}, "/proc holds"},
@@ -34,14 +41,14 @@ func TestI12_MountsRefusedWithoutTheCeiling(t *testing.T) {
 		{"root's home", MountFacts{Source: "/root"}, "home directory"},
 		{"ssh keys", MountFacts{Source: "/home/ann/.ssh"}, "hidden files"},
 		{"below hidden", MountFacts{Source: "/home/ann/.config/gcloud"}, "hidden files"},
-		{"our state", MountFacts{Source: "/var/lib/caisson/images"}, "own state"},
-		{"parent of our state", MountFacts{Source: "/var/lib"}, "own state"},
-		{"engine socket", MountFacts{Source: "/srv/docker.sock", Socket: true}, "a socket"},
-		{"device", MountFacts{Source: "/srv/disk", Device: true}, "neither a directory"},
-		{"target proc", MountFacts{Source: "/srv", Target: "/proc/x"}, "sandbox itself"},
-		{"target root", MountFacts{Source: "/srv", Target: "/"}, "sandbox itself"},
-		{"relative target", MountFacts{Source: "/srv", Target: "data"}, "clean absolute"},
-		{"target with dots", MountFacts{Source: "/srv", Target: "/data/../proc"}, "clean absolute"},
+		{"our state", MountFacts{Source: "/srv/caisson/images"}, "own state"},
+		{"parent of our state", MountFacts{Source: "/srv"}, "own state"},
+		{"engine socket", MountFacts{Source: "/srv/x/docker.sock", Socket: true}, "a socket"},
+		{"device", MountFacts{Source: "/srv/x/disk", Device: true}, "neither a directory"},
+		{"target proc", MountFacts{Source: "/srv/x", Target: "/proc/x"}, "sandbox itself"},
+		{"target root", MountFacts{Source: "/srv/x", Target: "/"}, "sandbox itself"},
+		{"relative target", MountFacts{Source: "/srv/x", Target: "data"}, "clean absolute"},
+		{"target with dots", MountFacts{Source: "/srv/x", Target: "/data/../proc"}, "clean absolute"},
 	} {
 		if tc.m.Target == "" {
 			tc.m.Target = "/data"

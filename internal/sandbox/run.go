@@ -183,7 +183,7 @@ func (r *run) supervise(ctx context.Context) error {
 			r.end = end{api.EndInterrupt, "interrupted; the program did not end by itself"}
 		}
 	}
-	r.finish()
+	r.finish(ctx, gone)
 	return nil
 }
 
@@ -229,6 +229,10 @@ func (r *run) message(m attach.Message, ok bool, wall *time.Timer) error {
 			r.end = r.programEnd(*r.out)
 		}
 	case attach.Closed:
+		if m.Text != "" {
+			r.end = end{api.EndError, "cannot write the program's output: " + m.Text}
+			break
+		}
 		r.end = end{api.EndSignaled, "the reader of its output went away"}
 		r.out = &attach.Message{A: int64(syscall.SIGPIPE)}
 	case attach.Failed:
@@ -292,12 +296,12 @@ func (r *run) lost() {
 }
 
 // finish takes the last measurements and what the run leaves behind.
-func (r *run) finish() {
+func (r *run) finish(ctx context.Context, gone <-chan struct{}) {
 	if r.ended.IsZero() {
 		r.ended = time.Now()
 	}
-	if r.out != nil && r.end.code != api.EndGuestLost {
-		r.collect()
+	if r.out != nil && len(r.req.Artifacts) > 0 {
+		r.collect(ctx, gone)
 	}
 	if u, err := r.in.Usage(); err == nil {
 		r.usage = u

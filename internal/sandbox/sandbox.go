@@ -28,6 +28,9 @@ type Config struct {
 	Stdio    attach.Stdio
 	Terminal Terminal  // with RunRequest.TTY
 	Began    time.Time // when the command started, for the result
+
+	// Destinations are the opened directories of the request's artifacts.
+	Destinations []*os.Root
 }
 
 // Image is the resolved root of the user's processes.

@@ -48,16 +48,32 @@ func TestI1_ThereIsNoNetwork(t *testing.T) {
 // Attack row 83, and the trap of guest root's `kill -9 1`.
 func TestI16_PID1IsOutOfReach(t *testing.T) {
 	o := run(t, asRoot(sh(`ps() { ls /proc | grep -E '^[0-9]+$' | tr '\n' ' '; }
-		for p in $(ps); do grep -l caisson-guest /proc/$p/comm /proc/$p/cmdline; tr '\0' '\n' < /proc/$p/environ | grep CAISSON_GUEST; done 2>/dev/null
+		for p in $(ps); do grep -l caisson-guest /proc/$p/comm /proc/$p/cmdline; tr '\0' '\n' < /proc/$p/environ | grep -i token; done 2>/dev/null
 		grep -E '^(CapEff|CapBnd|Seccomp)' /proc/self/status
 		kill -STOP 1; kill -9 1; sleep 0.2; echo alive`)))
-	if strings.Contains(o.out, "CAISSON_GUEST") {
+	if strings.Contains(o.out, "token") {
 		t.Errorf("the configuration of PID 1 is readable:\n%s", o.out)
 	}
 	// Killing pid 1 of the inner namespace may end the user's own processes,
 	// as on Linux it would not; it never gains anything.
 	if o.Code == api.EndExited && !strings.Contains(o.out, "alive") {
 		t.Errorf("ended oddly: %s\n%s", o.Reason, o.out)
+	}
+}
+
+// The sandbox kernel shows the environment that PID 1 was started with to
+// everybody: the token was there once.
+func TestI12_TheTokenIsNowhereInside(t *testing.T) {
+	for _, user := range []string{"user", "root"} {
+		req := sh(`echo control-word > /tmp/c; grep -rsl control-word /tmp; cat /proc/gvisor/spec_environ /proc/gvisor/* /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\0' '\n' | grep -iE 'token|disk_bytes|hostname":'; ls /proc/1/fd /proc/1/fdinfo 2>/dev/null; true`)
+		req.User = user
+		o := run(t, req)
+		if !strings.Contains(o.out, "/tmp/c") {
+			t.Fatalf("%s: the probe is broken: %q %q", user, o.out, o.err)
+		}
+		if strings.Contains(strings.ToLower(o.out), "token") || strings.Contains(o.out, "disk_bytes") {
+			t.Errorf("%s reads PID 1's configuration:\n%s", user, o.out)
+		}
 	}
 }
 

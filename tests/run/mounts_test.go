@@ -3,12 +3,14 @@ package run
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"caisson.dev/caisson/api"
+	"caisson.dev/caisson/internal/daemon"
 	"caisson.dev/caisson/internal/testenv"
 )
 
@@ -172,6 +174,119 @@ func TestI12_ImagesOfRefusedDirectories(t *testing.T) {
 			t.Errorf("image %s: %v (hint %q)", image, err, api.Hint(err))
 		}
 	}
+}
+
+// A guest that may write where a path leads must not decide where it leads.
+func TestI6_PathsThroughSymlinksAreRefused(t *testing.T) {
+	dir := ownedDir(t, 4321)
+	write(t, filepath.Join(dir, "script.sh"), "echo ran", 0o644, 4321)
+	for name, to := range map[string]string{"tree": "/srv", "planted.sh": filepath.Join(dir, "script.sh")} {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	through := filepath.Join(dir, "tree")
+	for name, req := range map[string]api.RunRequest{
+		"mount":    mounted(sh("true"), through, true),
+		"image":    {Level: "gvisor", Image: "dir:" + through, Argv: []string{"true"}},
+		"artifact": {Level: "gvisor", Image: "host", Argv: []string{"true"}, Artifacts: []api.Artifact{{Path: "x", Dest: filepath.Join(through, "x")}}},
+	} {
+		if _, err := tryRun(t, t.Context(), req, ""); err == nil || !strings.Contains(err.Error(), "symlink") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := daemon.ReadScript(filepath.Join(dir, "planted.sh"), paths(t)); err == nil || !strings.Contains(err.Error(), "symlink") {
+		t.Errorf("script: %v", err)
+	}
+	if b, err := daemon.ReadScript(filepath.Join(dir, "script.sh"), paths(t)); err != nil || string(b) != "echo ran" {
+		t.Errorf("the script itself: %q, %v", b, err)
+	}
+}
+
+// The attack: the guest replaces the directory of an artifact, which lies in
+// its writable mount, by a link to somewhere else on the host.
+func TestI6_ArtifactDestinationInAWritableMountIsRefused(t *testing.T) {
+	dir := ownedDir(t, 4321)
+	if err := os.Mkdir(filepath.Join(dir, "out"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	req := mounted(sh("true"), dir, false)
+	req.Artifacts = []api.Artifact{{Path: "/tmp/x", Dest: filepath.Join(dir, "out", "x")}}
+	if _, err := tryRun(t, t.Context(), req, ""); err == nil || !strings.Contains(err.Error(), "writable mount") {
+		t.Errorf("%v", err)
+	}
+	for _, dest := range []string{"/etc/cron.d/x", "/usr/local/bin/x", filepath.Join(paths(t).Data, "x")} {
+		req := sh("true")
+		req.Artifacts = []api.Artifact{{Path: "/tmp/x", Dest: dest}}
+		if _, err := tryRun(t, t.Context(), req, ""); err == nil {
+			t.Errorf("destination %s was taken", dest)
+		}
+	}
+}
+
+func TestI12_NestedMountsAreRefused(t *testing.T) {
+	dir := ownedDir(t, 4321)
+	req := sh("true")
+	req.Mounts = []api.Mount{{Source: dir, Target: "/data"}, {Source: dir, Target: "/data/sub/deep"}}
+	if _, err := tryRun(t, t.Context(), req, ""); err == nil || !strings.Contains(err.Error(), "lies in mount target") {
+		t.Errorf("%v", err)
+	}
+}
+
+// What the program left running neither changes artifacts under the copy nor
+// uses the processor past its limits.
+func TestI5_NothingRunsWhileArtifactsAreCopied(t *testing.T) {
+	out := t.TempDir()
+	req := sh(`perl -e 'exit if fork; open STDOUT, ">/dev/null"; open STDERR, ">/dev/null"; while (1) { truncate "/home/user/f", 1e7; truncate "/home/user/f", 4096 }' &
+		perl -e 'exit if fork; open STDOUT, ">/dev/null"; open STDERR, ">/dev/null"; while (1) {}'
+		head -c 4096 /dev/zero > /home/user/f; echo good > g; sleep 0.3`)
+	req.Artifacts = []api.Artifact{{Path: "/home/user/f", Dest: filepath.Join(out, "f")}, {Path: "g", Dest: filepath.Join(out, "g")}}
+	o := run(t, req)
+	for _, a := range o.Artifacts {
+		if a.Error != "" {
+			t.Errorf("%s: %s", a.Path, a.Error)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(out, "g")); string(b) != "good\n" || err != nil {
+		t.Errorf("the second artifact: %q, %v", b, err)
+	}
+}
+
+// An image cannot make the ordinary user root by its /etc/passwd.
+func TestI12_TheImageDoesNotChooseTheUsersID(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"etc", "bin"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(dir, "etc/passwd"), "user:x:0:0::/:/bin/sh\nroot:x:1000:1000::/:/bin/sh\n", 0o644, 0)
+	b, err := os.ReadFile(idProgram(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "bin/id"), string(b), 0o755, 0)
+	for user, want := range map[string]string{"user": "1000", "root": "0"} {
+		req := api.RunRequest{Level: "gvisor", Image: "dir:" + dir, Argv: []string{"/bin/id"}, User: user}
+		if o := run(t, req); strings.TrimSpace(o.out) != want {
+			t.Errorf("%s runs as %q, want uid %s (%s)", user, o.out, want, o.err)
+		}
+	}
+}
+
+// idProgram is a static program that prints its uid, built here: a directory
+// image has no libraries.
+func idProgram(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "main.go"), "package main\n\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(itoa(os.Getuid())) }\n\nfunc itoa(n int) string {\n\tif n < 10 {\n\t\treturn string(rune('0' + n))\n\t}\n\treturn itoa(n/10) + string(rune('0'+n%10))\n}\n", 0o644, 0)
+	out := filepath.Join(dir, "id")
+	cmd := exec.Command("go", "build", "-o", out, filepath.Join(dir, "main.go"))
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GO111MODULE=off")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, b)
+	}
+	return out
 }
 
 func TestArtifactsAreCopiedOut(t *testing.T) {

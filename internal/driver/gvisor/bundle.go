@@ -62,8 +62,10 @@ func buildSpec(s driver.Spec, stage string, slot uint32) *specs.Spec {
 		Hostname: "caisson",
 		Root:     &specs.Root{Path: stage, Readonly: true},
 		Process: &specs.Process{
-			Args:         []string{"/caisson-guest"},
-			Env:          []string{"CAISSON_GUEST=" + s.GuestConfig},
+			Args: []string{"/caisson-guest"},
+			// Nothing secret: every process inside can read this list, in
+			// /proc/gvisor/spec_environ.
+			Env:          []string{guestConfigEnv},
 			Cwd:          "/",
 			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
 			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: 1 << 20, Soft: 1 << 20}},
@@ -112,6 +114,32 @@ func buildMounts(s driver.Spec, stage string) []specs.Mount {
 	return mounts
 }
 
+// PID 1 reads its configuration, which holds the token, from a pipe.
+const (
+	guestConfigFD  = 3
+	guestConfigEnv = "CAISSON_GUEST_FD=3"
+)
+
+// pipeSize is what a new pipe holds without a reader.
+const pipeSize = 64 << 10
+
+// configPipe returns the read end of a pipe that holds the configuration.
+func configPipe(config string) (*os.File, error) {
+	if len(config) > pipeSize {
+		return nil, fmt.Errorf("%d bytes are more than a pipe holds", len(config))
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	if _, err := w.WriteString(config); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
 func writeBundle(dir string, spec *specs.Spec) error {
 	b, err := json.Marshal(spec)
 	if err != nil {
@@ -120,7 +148,6 @@ func writeBundle(dir string, spec *specs.Spec) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make the bundle: %w", err)
 	}
-	// 0600: the spec holds the guest's token.
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), b, 0o600); err != nil {
 		return fmt.Errorf("cannot write the OCI spec: %w", err)
 	}

@@ -125,8 +125,14 @@ func create(req createRequest) (*container.Container, error) {
 	if err := <-joined; err != nil {
 		return nil, err
 	}
+	config, err := configPipe(req.Spec.GuestConfig)
+	if err != nil {
+		return nil, fmt.Errorf("cannot pass the guest's configuration: %w", err)
+	}
+	defer config.Close()
 	c, err := container.New(conf, container.Args{
 		ID: req.Spec.ID, Spec: spec, BundleDir: bundle, Attached: req.Spec.Attached,
+		PassFiles: map[int]*os.File{guestConfigFD: config},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot boot the sandbox kernel: %w", err)

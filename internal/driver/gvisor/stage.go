@@ -52,16 +52,24 @@ func stageMount(dst string, m driver.Mount, req createRequest) error {
 	if err := makeMountPoint(dst, m.File); err != nil {
 		return err
 	}
+	src, err := host.OpenPath(m.Source)
+	if err != nil {
+		return fmt.Errorf("cannot mount %q: %w", m.Source, err)
+	}
+	defer src.Close()
 	var st unix.Stat_t
-	if err := unix.Lstat(m.Source, &st); err != nil {
-		return fmt.Errorf("cannot stat the mount %q: %w", m.Source, err)
+	if err := unix.Fstat(int(src.Fd()), &st); err != nil {
+		return fmt.Errorf("cannot mount %q: %w", m.Source, err)
+	}
+	if isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR; isDir == m.File {
+		return fmt.Errorf("cannot mount %q: it changed between a file and a directory", m.Source)
 	}
 	ns, err := host.NewIDMap(mountIDs(st, idBase+req.Slot*idSize, req.Spec)...)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	return host.BindMount(m.Source, dst, host.BindOptions{ReadOnly: m.ReadOnly, IDMap: int(ns.Fd())})
+	return host.BindFile(src, dst, host.BindOptions{ReadOnly: m.ReadOnly, IDMap: int(ns.Fd())})
 }
 
 // mountIDs maps the owner of the directory to the guest user. The gofer makes

@@ -76,7 +76,9 @@ func (c *child) collect(ctx context.Context, i int64) error {
 	if i < 0 || i >= int64(len(c.task.Collect)) {
 		return errors.New("no such artifact")
 	}
-	w := bufio.NewWriterSize(c.artifacts, 64<<10)
+	// Not the file itself: it would be given the tar reader to read from, whose
+	// error would then be taken for one of the pipe, and nothing could follow.
+	w := bufio.NewWriterSize(struct{ io.Writer }{c.artifacts}, 64<<10)
 	err := c.copyArtifact(ctx, c.task.Collect[i], w)
 	end := Entry{Type: EntryEnd}
 	if err == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -177,17 +178,20 @@ func (c *child) started(ctx context.Context, pid uint32) {
 }
 
 func (c *child) data(d *process.ProcessEvent_DataEvent, out, errs *output) {
-	ok := true
+	var err error
 	switch o := d.GetOutput().(type) {
 	case *process.ProcessEvent_DataEvent_Stdout:
-		ok = out.write(o.Stdout)
+		err = out.write(o.Stdout)
 	case *process.ProcessEvent_DataEvent_Pty:
-		ok = out.write(o.Pty)
+		err = out.write(o.Pty)
 	case *process.ProcessEvent_DataEvent_Stderr:
-		errs.write(o.Stderr)
+		err = errs.write(o.Stderr)
 	}
-	if !ok {
+	switch {
+	case errors.Is(err, syscall.EPIPE):
 		_ = c.conn.Send(Message{Kind: Closed}, nil)
+	case err != nil:
+		_ = c.conn.Send(Message{Kind: Closed, Text: err.Error()}, nil)
 	}
 }
 
@@ -225,6 +229,12 @@ func (c *child) handle(ctx context.Context, m Message) {
 		}
 	case KillBig:
 		_ = c.conn.Send(c.guest.killLargest(ctx), nil)
+	case Stop:
+		done := Message{Kind: Stopped}
+		if _, err := c.guest.call(ctx, http.MethodPost, "/caisson/stop", nil); err != nil {
+			done.Text = err.Error()
+		}
+		_ = c.conn.Send(done, nil)
 	case Artifact:
 		end := Message{Kind: ArtifactEnd, A: m.A}
 		if err := c.collect(ctx, m.A); err != nil {

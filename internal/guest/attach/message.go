@@ -22,6 +22,7 @@ const (
 	Resize                   // A: columns, B: rows
 	Ping                     // asks for Pong, which needs the guest's answer
 	KillBig                  // kill the largest process of the guest
+	Stop                     // kill every process of the guest; answered by Stopped
 	Artifact                 // A: index; stream it on the artifact pipe
 
 	// From the child.
@@ -29,7 +30,8 @@ const (
 	Ended       // Num: exit code, or A: signal; B, C: bytes written to stdout, stderr
 	Pong        //
 	Killed      // Num: 1 if a process was killed; A: its pid inside, B: resident bytes, Text: name
-	Closed      // the reader of our stdout went away
+	Stopped     // Text: error, empty if none
+	Closed      // our output cannot be written; Text: why, empty if its reader went away
 	ArtifactEnd // A: index; Text: error, empty if none
 	Failed      // Num: FailCode; Text: what went wrong
 )

@@ -1,10 +1,6 @@
 package attach
 
-import (
-	"errors"
-	"io"
-	"syscall"
-)
+import "io"
 
 // output passes on the first max bytes of a stream and counts all of them, so
 // that a flood costs the program its own time and nobody any memory.
@@ -12,20 +8,17 @@ type output struct {
 	w     io.Writer
 	max   int64
 	bytes int64 // written by the guest
-	gone  bool  // the reader went away; what follows is only counted
+	gone  bool  // w failed; what follows is only counted
 }
 
-// write returns false once, when the reader of w turns out to be gone.
-func (o *output) write(p []byte) (ok bool) {
+// write returns an error once, when w cannot take what it should.
+func (o *output) write(p []byte) error {
 	o.bytes += int64(len(p))
 	room := o.max - (o.bytes - int64(len(p)))
 	if o.gone || room <= 0 {
-		return true
+		return nil
 	}
 	_, err := o.w.Write(p[:min(int64(len(p)), room)])
-	if err == nil {
-		return true
-	}
-	o.gone = true
-	return !errors.Is(err, syscall.EPIPE)
+	o.gone = err != nil
+	return err
 }
