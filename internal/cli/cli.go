@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -34,7 +35,7 @@ type Globals struct {
 
 // Paths are the directories that the flags ask for.
 func (g *Globals) Paths() daemon.Paths {
-	data, err := filepath.Abs(g.Data)
+	data, err := filepath.Abs(cmp.Or(g.Data, daemon.DefaultPaths.Data))
 	if err != nil { // no working directory: what follows fails and says so
 		data = g.Data
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 
 	"gvisor.dev/gvisor/pkg/cleanup"
 
@@ -67,10 +68,11 @@ func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance,
 			return nil, fmt.Errorf("cannot make the state directory: %w", err)
 		}
 	}
-	slot, err := randomSlot()
+	slot, held, err := d.takeSlot()
 	if err != nil {
 		return nil, err
 	}
+	cu.Add(func() { _ = held.UnlockRemove() })
 	child, res, err := d.boot(ctx, createRequest{
 		Spec: spec, StateDir: d.stateDir(spec.ID), RootDir: d.rootDir(), LogDir: d.LogDir,
 		Cgroup: cgroupName(spec.ID), Slot: slot,
@@ -82,6 +84,7 @@ func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance,
 	if err != nil {
 		return nil, err
 	}
+	in.slot = held
 	cu.Release()
 	return in, nil
 }
@@ -126,10 +129,26 @@ func (d *Driver) removeAll(id string, g *host.Cgroup) error {
 	return errors.Join(errs...)
 }
 
-func randomSlot() (uint32, error) {
-	var b [4]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		return 0, fmt.Errorf("cannot choose a uid range: %w", err)
+// takeSlot chooses a range of ids that no live sandbox of this machine has,
+// and holds it by a lock that ends with this process.
+func (d *Driver) takeSlot() (uint32, *host.Lock, error) {
+	dir := filepath.Join(d.RunDir, "slot")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return 0, nil, fmt.Errorf("cannot choose a uid range: %w", err)
 	}
-	return binary.LittleEndian.Uint32(b[:]) % idSlots, nil
+	for range 64 {
+		var b [4]byte
+		if _, err := rand.Read(b[:]); err != nil {
+			return 0, nil, fmt.Errorf("cannot choose a uid range: %w", err)
+		}
+		slot := binary.LittleEndian.Uint32(b[:]) % idSlots
+		held, err := host.TryLockExclusive(filepath.Join(dir, strconv.Itoa(int(slot))))
+		if err == nil {
+			return slot, held, nil
+		}
+		if !errors.Is(err, host.ErrLocked) {
+			return 0, nil, fmt.Errorf("cannot choose a uid range: %w", err)
+		}
+	}
+	return 0, nil, errors.New("cannot choose a uid range: nearly all are taken")
 }

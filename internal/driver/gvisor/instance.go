@@ -22,6 +22,7 @@ type instance struct {
 	d      *Driver
 	spec   driver.Spec
 	cgroup *host.Cgroup
+	slot   *host.Lock // of the range of ids
 	sb     *sandbox.Sandbox
 	pidfd  *os.File
 	child  *exec.Cmd // the create child of an attached sandbox
@@ -191,6 +192,9 @@ func (in *instance) kill() error {
 		_ = in.child.Wait()
 	}
 	err := in.d.removeAll(in.spec.ID, in.cgroup)
+	if err == nil {
+		_ = in.slot.UnlockRemove()
+	}
 	in.pidfd.Close()
 	return err
 }
