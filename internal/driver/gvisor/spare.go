@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -177,5 +178,19 @@ func tail(f *os.File) string {
 	if _, err := f.ReadAt(b, size-int64(len(b))); err != nil {
 		return ""
 	}
-	return "\n" + strings.TrimSpace(string(b))
+	return withoutWarnings(string(b))
 }
+
+// withoutWarnings drops gVisor's advice to its own operators, which are not
+// our users, and keeps what it died of.
+func withoutWarnings(logs string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(logs) {
+		if line = strings.TrimSpace(line); line != "" && !warning.MatchString(line) {
+			kept.WriteString("\n" + line)
+		}
+	}
+	return kept.String()
+}
+
+var warning = regexp.MustCompile(`^[WID][0-9]{4} [0-9:.]+ `)
