@@ -219,6 +219,17 @@ func TestInterruptStopsTheGuestFirst(t *testing.T) {
 	}
 }
 
+// A healthy guest that works for some time is never taken for a lost one, and
+// the channel to it still works at the end.
+func TestI16_HealthyGuestIsNotMissed(t *testing.T) {
+	req := sh("end=$(( $(date +%s) + 7 )); while [ $(date +%s) -lt $end ]; do :; done; echo done > f")
+	req.Artifacts = []api.Artifact{{Path: "f", Dest: filepath.Join(t.TempDir(), "f")}}
+	o := run(t, req)
+	if len(o.Events) != 0 || o.ExitCode != 0 || o.Artifacts[0].Error != "" {
+		t.Errorf("events %q, exit %d, artifacts %+v", o.Events, o.ExitCode, o.Artifacts)
+	}
+}
+
 func TestTwentyRunsAtOnce(t *testing.T) {
 	errs := make(chan error, 20)
 	for i := range 20 {

@@ -99,6 +99,9 @@ func (c *child) run() error {
 	if err := c.receiveConn(control); err != nil {
 		return err
 	}
+	// The guest program closes connections on which nobody shows the token
+	// soon, and there is no other to be had.
+	go c.guest.hello(ctx)
 	return c.serve(ctx)
 }
 
