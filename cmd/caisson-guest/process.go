@@ -100,8 +100,8 @@ func (p *proc) publish(data *process.ProcessEvent_DataEvent, ack chan struct{}) 
 	}
 }
 
-// run reads the streams to their end, and closes done when the process is
-// dead as well. exited tells the death.
+// run reads the streams to their end and returns when the process is dead as
+// well. exited tells the death.
 func (p *proc) run(exited <-chan struct{}) {
 	var wg sync.WaitGroup
 	if p.tty != nil {
@@ -123,7 +123,6 @@ func (p *proc) run(exited <-chan struct{}) {
 	}
 	p.closeInput()
 	p.child.close()
-	close(p.done)
 }
 
 func (p *proc) cutOutput() {

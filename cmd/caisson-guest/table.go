@@ -41,6 +41,7 @@ func (t *table) add(p *proc) {
 	go func() {
 		p.run(e.exited)
 		t.finish(p)
+		close(p.done) // last: who hears of the end does not find it alive
 	}()
 }
 
