@@ -33,6 +33,7 @@ $(GUEST): FORCE
 
 bin/caisson: $(GUEST) FORCE
 	@mkdir -p bin
+	@[ -e $@ ] || echo "building $@ (the first time takes a minute or two)"
 	@go build -tags release $(GOFLAGS_BUILD) -o $@ ./cmd/caisson
 	@bash scripts/max-size.sh $@ $(MAX_MB)
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -57,12 +58,20 @@ var LimitRules = []Rule{
 	{"timeout", "seconds", 60, 0.1, 86400 * 30, "the sandbox ends: wall clock limit"},
 }
 
-// WithDefaults returns l with every zero replaced by its default.
+// WithDefaults returns l with every zero replaced by its default. Disk and
+// shared memory live in memory, so that their defaults shrink with it.
 func (l Limits) WithDefaults() Limits {
+	noDisk, noShm := l.Disk == 0, l.Shm == 0
 	for i, v := range l.values() {
 		if v.get() == 0 {
 			v.set(LimitRules[i].Default)
 		}
+	}
+	if noDisk {
+		l.Disk = min(l.Disk, l.Memory/2)
+	}
+	if noShm {
+		l.Shm = min(l.Shm, l.Memory/8)
 	}
 	return l
 }
@@ -93,7 +102,7 @@ func (r Rule) refuse(x float64) error {
 	return &Error{
 		Code:    "bad_limits",
 		Message: fmt.Sprintf("limit %s=%s is %s %s", r.Name, r.format(x), side, r.format(bound)),
-		Hint:    fmt.Sprintf("use --%s=%s; the default is %s", r.Name, r.format(bound), r.format(r.Default)),
+		Hint:    fmt.Sprintf("use --%s=%s; the default is %s", r.Name, strings.ReplaceAll(r.format(bound), " ", ""), r.format(r.Default)),
 	}
 }
 

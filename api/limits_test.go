@@ -22,6 +22,14 @@ func TestI2_ZeroIsTheDefaultAndNeverUnlimited(t *testing.T) {
 	}
 }
 
+func TestSmallMemoryAloneHolds(t *testing.T) {
+	for _, m := range []int64{32 * MiB, 64 * MiB, 128 * MiB, 256 * MiB} {
+		if err := (Limits{Memory: m}).WithDefaults().Validate(); err != nil {
+			t.Errorf("--memory %s alone: %v", Bytes(m), err)
+		}
+	}
+}
+
 func TestLimitsKeepWhatWasAsked(t *testing.T) {
 	l := Limits{Memory: 1 * GiB, Wall: 90 * time.Second, CPU: 0.5}.WithDefaults()
 	if l.Memory != 1*GiB || l.Wall != 90*time.Second || l.CPU != 0.5 {

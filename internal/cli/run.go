@@ -49,7 +49,7 @@ func (runCmd) Help() string {
 
 The exit code is the program's (128+N for signal N). Codes of Caisson itself:
   120 bad command line     121 no sandbox could be made   122 a limit ended it
-  123 the sandbox was lost 124 interrupted                125 internal error`
+  123 the sandbox was lost 124 interrupted before it ended 125 internal error`
 }
 
 func (c *runCmd) Run(g *Globals) error {

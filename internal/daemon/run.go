@@ -48,6 +48,9 @@ func Run(ctx context.Context, o RunOptions, req api.RunRequest) (*api.RunResult,
 	sandbox.Sweep(drv, o.Paths.Run)
 	img, closeImage, err := resolveImage(ctx, o, req)
 	if err != nil {
+		if ctx.Err() != nil {
+			return interrupted(req), nil
+		}
 		return nil, err
 	}
 	defer closeImage()
@@ -59,6 +62,9 @@ func Run(ctx context.Context, o RunOptions, req api.RunRequest) (*api.RunResult,
 		Driver: drv, RunDir: o.Paths.Run, Skeleton: skeleton, Image: img,
 		Stdio: o.Stdio, Terminal: o.Terminal, Began: o.Began, Destinations: dests,
 	}, req)
+	if err != nil && ctx.Err() != nil {
+		return interrupted(req), nil
+	}
 	var ae *api.Error
 	if err != nil && !errors.As(err, &ae) {
 		// A failure without a reason of its own often is a missing feature.
@@ -67,6 +73,15 @@ func Run(ctx context.Context, o RunOptions, req api.RunRequest) (*api.RunResult,
 		}
 	}
 	return res, err
+}
+
+// interrupted is the result of a run that was ended while it was being made.
+func interrupted(req api.RunRequest) *api.RunResult {
+	return &api.RunResult{
+		Level: req.Level, Image: req.Image, Limits: req.Limits, ExitCode: api.ExitInterrupt,
+		Code: api.EndInterrupt, Reason: "interrupted before the program started",
+		Stdout: &api.Output{}, Stderr: &api.Output{},
+	}
 }
 
 // Probe says what the level lacks on this machine, as an error, or nil.

@@ -190,12 +190,14 @@ func (r *run) supervise(ctx context.Context) error {
 // interrupt passes the wish to stop on to the program, once.
 func (r *run) interrupt() {
 	r.interrupted = true
-	if r.started.IsZero() {
-		r.end = end{api.EndInterrupt, "interrupted before the program started"}
-		return
-	}
-	_ = r.session.Send(attach.Message{Kind: attach.Signal, Num: int32(syscall.SIGINT)})
 	r.kill = time.After(interruptPatience)
+	if !r.started.IsZero() { // else it is told as soon as it has
+		r.tellInterrupt()
+	}
+}
+
+func (r *run) tellInterrupt() {
+	_ = r.session.Send(attach.Message{Kind: attach.Signal, Num: int32(syscall.SIGINT)})
 }
 
 // message handles what the attach child says. An error is a program that did
@@ -208,6 +210,9 @@ func (r *run) message(m attach.Message, ok bool, wall *time.Timer) error {
 	switch m.Kind {
 	case attach.Started:
 		r.started = time.Now()
+		if r.interrupted {
+			r.tellInterrupt()
+		}
 		wall.Reset(r.req.Limits.Wall)
 	case attach.Ended:
 		r.ended = time.Now()
@@ -255,6 +260,9 @@ func (r *run) programEnd(m attach.Message) end {
 
 // failed handles a program that could not be started or a guest that broke.
 func (r *run) failed(m attach.Message) error {
+	if m.Num == attach.FailStart && r.started.IsZero() {
+		return &api.Error{Code: "cannot_start", Message: fmt.Sprintf("cannot start %q in image %s: %s", r.plan.task.Cmd, r.cfg.Image.Name, m.Text), Hint: r.startHint()}
+	}
 	gone := r.in.Wait(shortly()) == nil // else its death would look like a broken protocol
 	if !r.started.IsZero() {
 		if gone {
@@ -263,9 +271,6 @@ func (r *run) failed(m attach.Message) error {
 			r.end = end{api.EndGuestLost, "the guest program broke its protocol: " + m.Text}
 		}
 		return nil
-	}
-	if m.Num == attach.FailStart {
-		return &api.Error{Code: "cannot_start", Message: fmt.Sprintf("cannot start %q in image %s: %s", r.plan.task.Cmd, r.cfg.Image.Name, m.Text), Hint: r.startHint()}
 	}
 	if gone {
 		r.lost()

@@ -23,7 +23,8 @@ func claim(runDir, id string) (*host.Lock, error) {
 	if err := os.MkdirAll(filepath.Join(runDir, "lock"), 0o700); err != nil {
 		return nil, err
 	}
-	return host.TryLockExclusive(lockPath(runDir, id))
+	// It waits: the sweep of another run may just be looking at the new file.
+	return host.LockExclusive(lockPath(runDir, id))
 }
 
 // Sweep removes what runs left behind that no longer live (I13). It touches

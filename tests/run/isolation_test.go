@@ -166,6 +166,7 @@ func TestI6_NoWayOutByPath(t *testing.T) {
 }
 
 func TestErrorsHaveOneLineAndOneHint(t *testing.T) {
+	paths(t)
 	for name, tc := range map[string]struct {
 		req  api.RunRequest
 		says string

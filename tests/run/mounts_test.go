@@ -17,6 +17,7 @@ import (
 // ownedDir makes a directory that belongs to an ordinary account.
 func ownedDir(t *testing.T, uid int) string {
 	t.Helper()
+	paths(t)
 	testenv.Need(t, "idmap")
 	dir := filepath.Join(t.TempDir(), "mount")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -153,6 +154,7 @@ func TestMountOfASingleFile(t *testing.T) {
 }
 
 func TestI12_RefusedMounts(t *testing.T) {
+	paths(t)
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink("/etc", link); err != nil {
 		t.Fatal(err)
@@ -236,6 +238,7 @@ func TestI12_NestedMountsAreRefused(t *testing.T) {
 // What the program left running neither changes artifacts under the copy nor
 // uses the processor past its limits.
 func TestI5_NothingRunsWhileArtifactsAreCopied(t *testing.T) {
+	paths(t)
 	out := t.TempDir()
 	req := sh(`perl -e 'exit if fork; open STDOUT, ">/dev/null"; open STDERR, ">/dev/null"; while (1) { truncate "/home/user/f", 1e7; truncate "/home/user/f", 4096 }' &
 		perl -e 'exit if fork; open STDOUT, ">/dev/null"; open STDERR, ">/dev/null"; while (1) {}'
@@ -254,6 +257,7 @@ func TestI5_NothingRunsWhileArtifactsAreCopied(t *testing.T) {
 
 // An image cannot make the ordinary user root by its /etc/passwd.
 func TestI12_TheImageDoesNotChooseTheUsersID(t *testing.T) {
+	paths(t)
 	dir := t.TempDir()
 	for _, d := range []string{"etc", "bin"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
@@ -321,6 +325,7 @@ func TestArtifactsAreCopiedOut(t *testing.T) {
 // Attack rows 42 and 94: what is at the destination cannot lead the writer
 // elsewhere.
 func TestI6_ArtifactCannotBeLedAstray(t *testing.T) {
+	paths(t)
 	out, elsewhere := t.TempDir(), t.TempDir()
 	target := filepath.Join(elsewhere, "target")
 	write(t, target, "untouched", 0o644, 0)
