@@ -16,9 +16,6 @@ import (
 // owns nothing outside, and its output is an image like any other.
 func TestDebianImage(t *testing.T) {
 	testenv.Need(t, "root", "mmdebstrap", "userns")
-	if testing.Short() {
-		t.Skip("takes half a minute")
-	}
 	s := openStore(t)
 	steps, seen := 0, 0
 	img := resolve(t, s, "debian:bookworm", Options{Progress: func(u Update) {
