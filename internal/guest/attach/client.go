@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -45,36 +46,47 @@ const (
 // newClient uses the first connection that arrives for output and the second
 // for the rest; calls wait for theirs.
 func newClient(output, control <-chan net.Conn, token string) *client {
-	c := &client{http: &http.Client{Transport: newTransport(control)}, token: token}
-	c.http.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
-	out := &http.Client{Transport: newTransport(output)}
-	out.Transport.(*http.Transport).Protocols.SetHTTP1(true)
+	var h1, h2 http.Protocols
+	h1.SetHTTP1(true)
+	h2.SetUnencryptedHTTP2(true)
+	c := &client{http: &http.Client{Transport: newOneConn(control, &h2)}, token: token}
+	out := &http.Client{Transport: newOneConn(output, &h1)}
 	c.output = processconnect.NewProcessClient(out, base, connect.WithReadMaxBytes(maxMessage))
 	c.proc = processconnect.NewProcessClient(c.http, base, connect.WithReadMaxBytes(maxMessage))
 	return c
 }
 
-// newTransport makes a transport without a protocol yet. It has one
-// connection; a guest that closes it gets no other.
-func newTransport(conns <-chan net.Conn) *http.Transport {
-	return &http.Transport{
-		Protocols:              new(http.Protocols),
+// oneConn sends every request over the one connection that there is: a guest
+// that closes it gets no other, and requests that come before it all wait.
+type oneConn struct {
+	conn func() (*http.ClientConn, error)
+}
+
+func (o oneConn) RoundTrip(req *http.Request) (*http.Response, error) {
+	c, err := o.conn()
+	if err != nil {
+		return nil, err
+	}
+	return c.RoundTrip(req)
+}
+
+func newOneConn(conns <-chan net.Conn, protocols *http.Protocols) oneConn {
+	t := &http.Transport{
+		Protocols:              protocols,
 		HTTP2:                  &http.HTTP2Config{MaxReadFrameSize: 64 << 10},
 		MaxResponseHeaderBytes: maxHeader,
 		DisableCompression:     true, // no bombs, and output is rarely worth it
 		ReadBufferSize:         64 << 10,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			select {
-			case c, ok := <-conns:
-				if !ok {
-					return nil, net.ErrClosed
-				}
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			if c, ok := <-conns; ok {
 				return c, nil
-			case <-ctx.Done():
-				return nil, ctx.Err()
 			}
+			return nil, net.ErrClosed // the parent gave up before the guest was there
 		},
 	}
+	return oneConn{sync.OnceValues(func() (*http.ClientConn, error) {
+		return t.NewClientConn(context.Background(), "http", "guest:80")
+	})}
 }
 
 func (c *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
