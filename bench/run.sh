@@ -12,7 +12,7 @@ if [ "$(cat "$out/runsc.version" 2>/dev/null)" != "$version" ]; then
 	echo "building runsc $version (once)" >&2
 	cp go.mod "$out/runsc.mod"
 	cp go.sum "$out/runsc.sum"
-	if go build -modfile="$out/runsc.mod" -mod=mod -trimpath -ldflags '-s -w' -o "$out/runsc" gvisor.dev/gvisor/runsc; then
+	if CGO_ENABLED=0 go build -modfile="$out/runsc.mod" -mod=mod -trimpath -ldflags '-s -w' -o "$out/runsc" gvisor.dev/gvisor/runsc; then
 		echo "$version" >"$out/runsc.version"
 	else
 		rm -f "$out/runsc"

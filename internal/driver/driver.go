@@ -101,7 +101,7 @@ type Limits struct {
 	Memory     int64   // bytes of guest memory; MemoryEvents fires near it
 	MemoryHard int64   // bytes at which the host kernel kills; > Memory
 	Pids       int64   // host tasks
-	CPU        float64 // cores
+	CPU        float64 // cores; holds from the first Dial on, the boot before may use more
 	CPUWeight  int64   // 1..10000, 100 is normal
 }
 

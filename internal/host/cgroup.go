@@ -220,6 +220,40 @@ func (g *Cgroup) makeDir(h hierarchy, l Limits, wanted []string) error {
 	return nil
 }
 
+// SetCPUQuota changes the processor quota, in cores.
+func (g *Cgroup) SetCPUQuota(cores float64) error {
+	l := Limits{CPUQuota: cores}
+	err := l.Validate()
+	if err == nil && cores == 0 {
+		err = errors.New("0 cores is no limit")
+	}
+	if err == nil {
+		err = g.change("cpu", l)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot limit cpu of cgroup %q: %w", g.Name, err)
+	}
+	return nil
+}
+
+// change sets the limits that are not zero, all of one controller.
+func (g *Cgroup) change(controller string, l Limits) error {
+	d := g.group(controller)
+	if d == nil {
+		return g.noController(controller)
+	}
+	settings := settingsV1(l)
+	if d.v2 {
+		settings = settingsV2(l)
+	}
+	for _, s := range settings {
+		if err := writeControl(filepath.Join(d.path, s.file), s.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // isAbsent: the kernel was built or booted without that accounting.
 func isAbsent(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP)

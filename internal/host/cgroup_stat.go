@@ -84,6 +84,31 @@ func (g *Cgroup) CPU() (time.Duration, error) {
 	return 0, g.noController("cpuacct")
 }
 
+// CPUQuota is the processor quota in cores, 0 when there is none.
+func (g *Cgroup) CPUQuota() (float64, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d := g.group("cpu")
+	if d == nil {
+		return 0, g.noController("cpu")
+	}
+	if !d.v2 {
+		quota, err := g.number(d, "cpu.cfs_quota_us")
+		if err != nil {
+			return 0, err
+		}
+		period, err := g.number(d, "cpu.cfs_period_us")
+		return max(0, float64(quota)/float64(period)), err
+	}
+	text, err := g.read(d, "cpu.max")
+	if err != nil || bytes.HasPrefix(text, []byte("max")) {
+		return 0, err
+	}
+	var quota, period float64
+	_, err = fmt.Sscan(string(text), &quota, &period)
+	return quota / period, err
+}
+
 // PidsCurrent is the number of tasks in the group, threads included.
 func (g *Cgroup) PidsCurrent() (int64, error) {
 	g.mu.Lock()

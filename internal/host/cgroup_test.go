@@ -227,6 +227,26 @@ func TestI5_FiftyConcurrentGroupsHoldTheirOwn(t *testing.T) {
 	}
 }
 
+func TestI5_TheCPUQuotaCanBeNarrowed(t *testing.T) {
+	g := newCgroup(t, host.Limits{MemoryMax: 64 << 20, Pids: 32, CPUQuota: 2})
+	for _, cores := range []float64{2, 0.5, 0.05} {
+		if err := g.SetCPUQuota(cores); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := g.CPUQuota(); err != nil || got != cores {
+			t.Errorf("quota is %g, %v; want %g", got, err, cores)
+		}
+	}
+	for _, cores := range []float64{0, -1, 0.001} {
+		if err := g.SetCPUQuota(cores); err == nil {
+			t.Errorf("%g cores were accepted", cores)
+		}
+	}
+	if got, _ := g.CPUQuota(); got != 0.05 {
+		t.Errorf("a refused change left %g cores", got)
+	}
+}
+
 func TestI5_KillEndsAForkBomb(t *testing.T) {
 	g := newCgroup(t, host.Limits{Pids: 200, CPUQuota: 1})
 	inGroup(t, g, "cg-bomb")

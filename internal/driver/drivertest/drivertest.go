@@ -37,20 +37,21 @@ func newID() string { return fmt.Sprintf("t%dx%d", os.Getpid(), counter.Add(1)) 
 // Run runs the whole suite.
 func Run(t *testing.T, s Subject) {
 	for name, f := range map[string]func(*testing.T, Subject){
-		"Lifecycle":                      lifecycle,
-		"I3_ProbeIsHonest":               probeIsHonest,
-		"I5_EveryProcessIsInItsCgroups":  concurrentCreates,
-		"I13_FailedCreateLeavesNothing":  failedCreate,
-		"I13_CancelledCreateLeaves":      cancelledCreate,
-		"I13_KillNeedsNoHelp":            killNeedsNoHelp,
-		"I13_CleanFindsWhatADeadLeft":    cleanDetached,
-		"I13_AttachedDiesWithItsMaker":   attachedDies,
-		"I16_WaitSeesTheKernelEnd":       waitSeesEnd,
-		"I16_UsageIsMeasuredOnTheHost":   usage,
-		"BadIDsAreRefused":               badIDs,
-		"DialToAClosedPortFails":         dialClosed,
-		"ManySandboxesAnswerAtOnce":      manyAnswer,
-		"I7_SandboxesHaveTheirOwnStates": ownNamespaces,
+		"Lifecycle":                        lifecycle,
+		"I3_ProbeIsHonest":                 probeIsHonest,
+		"I5_EveryProcessIsInItsCgroups":    concurrentCreates,
+		"I5_TheQuotaHoldsFromTheFirstDial": quotaFromDial,
+		"I13_FailedCreateLeavesNothing":    failedCreate,
+		"I13_CancelledCreateLeaves":        cancelledCreate,
+		"I13_KillNeedsNoHelp":              killNeedsNoHelp,
+		"I13_CleanFindsWhatADeadLeft":      cleanDetached,
+		"I13_AttachedDiesWithItsMaker":     attachedDies,
+		"I16_WaitSeesTheKernelEnd":         waitSeesEnd,
+		"I16_UsageIsMeasuredOnTheHost":     usage,
+		"BadIDsAreRefused":                 badIDs,
+		"DialToAClosedPortFails":           dialClosed,
+		"ManySandboxesAnswerAtOnce":        manyAnswer,
+		"I7_SandboxesHaveTheirOwnStates":   ownNamespaces,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, s) })
 	}
@@ -197,6 +198,33 @@ func verifyCgroups(t *testing.T, cgs *host.Cgroups, in driver.Instance) {
 	for _, p := range procs {
 		if err := g.Verify(p); err != nil && unix.Kill(p, 0) == nil {
 			t.Error(err)
+		}
+	}
+}
+
+// quotaFromDial: a boot may use more than the quota, but what a caller can
+// start may not, and a second connection changes nothing.
+func quotaFromDial(t *testing.T, s Subject) {
+	cgs, err := host.DetectCgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := s.Spec(newID())
+	spec.Limits.CPU = 0.25
+	in, err := s.Driver.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Kill()
+	g, err := cgs.Open(in.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for range 2 {
+		dial(t, s, in).Close()
+		if got, err := g.CPUQuota(); err != nil || got != spec.Limits.CPU {
+			t.Errorf("the quota after Dial is %g cores, %v; want %g", got, err, spec.Limits.CPU)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 
 	"gvisor.dev/gvisor/pkg/cleanup"
@@ -42,6 +43,11 @@ func (d *Driver) stateDir(id string) string { return filepath.Join(d.RunDir, "sa
 // cgroupName is below host's own parent group, which it adds.
 func cgroupName(id string) string { return id }
 
+// bootCPU is the processor quota while the sandbox boots: what runs until the
+// first Dial is ours, and needs some 200 ms of processor time, most of which a
+// quota of one core would have it wait for.
+func bootCPU(cores float64) float64 { return max(cores, float64(runtime.NumCPU())) }
+
 var idPattern = regexp.MustCompile(`^[a-z0-9]{1,40}$`)
 
 // Create starts a sandbox. The order matters: the cgroup stands before the
@@ -56,7 +62,7 @@ func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance,
 	}
 	g, err := cgs.Create(cgroupName(spec.ID), host.Limits{
 		MemoryMax: spec.Limits.MemoryHard, Pids: spec.Limits.Pids,
-		CPUQuota: spec.Limits.CPU, CPUWeight: int(spec.Limits.CPUWeight),
+		CPUQuota: bootCPU(spec.Limits.CPU), CPUWeight: int(spec.Limits.CPUWeight),
 	})
 	if err != nil {
 		return nil, err

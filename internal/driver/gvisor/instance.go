@@ -29,6 +29,7 @@ type instance struct {
 	watch  *host.MemoryWatch
 	events chan struct{}
 
+	booted   func() error // narrows the processor quota, once
 	killOnce sync.Once
 	killErr  error
 	ended    chan struct{}
@@ -62,6 +63,7 @@ func (d *Driver) newInstance(spec driver.Spec, g *host.Cgroup, res createResult,
 		ended:  make(chan struct{}),
 	}
 	in.sb.Pid.Store(res.SandboxPID)
+	in.booted = sync.OnceValue(func() error { return g.SetCPUQuota(spec.Limits.CPU) })
 	go in.waitForEnd()
 	go in.watchMemory()
 	return in, nil
@@ -132,6 +134,11 @@ func (in *instance) Dial(ctx context.Context, port uint16) (*os.File, error) {
 	if err != nil {
 		ours.Close()
 		return nil, fmt.Errorf("cannot connect to port %d of sandbox %s: %w", port, in.spec.ID, err)
+	}
+	// Only who has a connection can have a program started.
+	if err := in.booted(); err != nil {
+		ours.Close()
+		return nil, err
 	}
 	return ours, ctx.Err()
 }
