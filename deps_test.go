@@ -43,6 +43,7 @@ cmd/caisson-guest:         internal/guest internal/guest/process internal/guest/
 # what they made (I6): it sees what the child passed on, never the guest.
 internal/guest/attach:     api host reexec internal/guest internal/guest/process internal/guest/filesystem internal/guest/process/processconnect internal/guest/filesystem/filesystemconnect
 internal/export:           internal/guest/attach
+internal/workspace:        api host internal/guest/attach internal/export
 
 # The way out, and images, which come in through it.
 internal/egress:           internal/policy
@@ -54,8 +55,8 @@ internal/driver/drivertest: api host internal/driver internal/testenv
 internal/driver/gvisor:    api host reexec internal/driver ; internal/driver/drivertest internal/guest internal/guest/program internal/image
 
 # The owner of sandboxes, the place where all is put together, the commands.
-internal/sandbox:          api host internal/policy internal/driver internal/guest internal/guest/attach internal/export internal/egress internal/image
-internal/daemon:           api host internal/policy internal/egress internal/driver internal/driver/gvisor internal/guest/attach internal/guest/program internal/image internal/sandbox
+internal/sandbox:          api host internal/policy internal/driver internal/guest internal/guest/attach internal/export internal/workspace internal/egress internal/image
+internal/daemon:           api host internal/policy internal/egress internal/driver internal/driver/gvisor internal/guest/attach internal/guest/program internal/image internal/sandbox internal/workspace
 internal/cli:              api internal/daemon
 cmd/caisson:               host reexec internal/cli internal/daemon
 

@@ -23,6 +23,7 @@
 //	  guest/process        and guest/filesystem: generated messages
 //	cmd/caisson-guest      the program itself, PID 1 of every sandbox
 //	internal/export        the one writer of what a sandbox made
+//	internal/workspace     a project directory as a sandbox left it, and apply
 //	internal/host          cgroups, namespaces, mounts, filters, jails
 //	internal/testenv       what tests need from a machine, and leak checks
 //	tests/run              the run command from end to end

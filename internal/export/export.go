@@ -113,6 +113,8 @@ func (w *writer) entry(e attach.Entry) error {
 		return fmt.Errorf("more than %d files and directories", maxEntries)
 	case w.left < 0:
 		return errors.New("larger than the limit on artifacts; raise it with --artifact-size")
+	case e.Type != attach.EntryFile && e.Type != attach.EntryDir:
+		return fmt.Errorf("refused %q, which is neither a file nor a directory", name)
 	case e.Name != "" && !w.tree:
 		return errors.New("the artifact is not a directory")
 	case e.Type == attach.EntryDir:

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func wire(entries ...item) []byte {
 	var b bytes.Buffer
 	for _, e := range entries {
-		head := make([]byte, 12)
+		head := make([]byte, 14)
 		head[0] = byte(e.kind)
 		if e.exec {
 			head[1] = 1
@@ -30,8 +30,8 @@ func wire(entries ...item) []byte {
 		if e.kind == attach.EntryEnd {
 			size = 1
 		}
-		binary.LittleEndian.PutUint64(head[2:], uint64(size))
-		binary.LittleEndian.PutUint16(head[10:], uint16(len(e.name)))
+		binary.LittleEndian.PutUint64(head[4:], uint64(size))
+		binary.LittleEndian.PutUint16(head[12:], uint16(len(e.name)))
 		b.Write(head)
 		b.WriteString(e.name)
 		b.WriteString(e.body)

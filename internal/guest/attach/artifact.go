@@ -14,28 +14,35 @@ import (
 	"strings"
 )
 
-// EntryType is what an artifact entry makes on the host. There are only two:
-// links, devices and pipes of a guest never leave it.
+// EntryType is what an entry stands for. An artifact has files and directories
+// only: links, devices and pipes of a guest never leave it. The changes of a
+// workspace have the others too.
 type EntryType uint8
 
 const (
 	EntryEnd EntryType = iota // end of the artifact; Size is 1 if it is whole
 	EntryFile
 	EntryDir
+	EntryLink    // a symlink; the body is its target
+	EntryGone    // something of the workspace that was deleted
+	EntryReplace // a directory that stands in place of the workspace's, whose entries are gone
+	EntrySpecial // a device, pipe or socket: told, never made
 )
 
 // Entry is the head of one file or directory on the artifact pipe. Name is
-// relative to the artifact and empty for the artifact itself.
+// relative to the artifact or workspace and empty for that itself.
 type Entry struct {
 	Type EntryType
-	Exec bool // the only part of the mode that matters on the host
-	Size int64
+	Exec bool   // the only part of the mode that matters for an artifact
+	Mode uint16 // permission, setuid, setgid and sticky bits, as the guest says
+	Size int64  // bytes of body that follow
 	Name string
 }
 
 const (
-	entryHead = 1 + 1 + 8 + 2
+	entryHead = 1 + 1 + 2 + 8 + 2
 	maxName   = 4096
+	modeBits  = 0o7777
 )
 
 func (e Entry) encode() []byte {
@@ -44,8 +51,9 @@ func (e Entry) encode() []byte {
 	if e.Exec {
 		b[1] = 1
 	}
-	binary.LittleEndian.PutUint64(b[2:], uint64(e.Size))
-	binary.LittleEndian.PutUint16(b[10:], uint16(len(e.Name)))
+	binary.LittleEndian.PutUint16(b[2:], e.Mode)
+	binary.LittleEndian.PutUint64(b[4:], uint64(e.Size))
+	binary.LittleEndian.PutUint16(b[12:], uint16(len(e.Name)))
 	return append(b, e.Name...)
 }
 
@@ -56,9 +64,12 @@ func ReadEntry(r io.Reader) (Entry, error) {
 	if _, err := io.ReadFull(r, b); err != nil {
 		return Entry{}, fmt.Errorf("cannot read an artifact entry: %w", err)
 	}
-	n := int(binary.LittleEndian.Uint16(b[10:]))
-	e := Entry{Type: EntryType(b[0]), Exec: b[1] == 1, Size: int64(binary.LittleEndian.Uint64(b[2:]))}
-	if e.Type > EntryDir || b[1] > 1 || e.Size < 0 || n > maxName {
+	n := int(binary.LittleEndian.Uint16(b[12:]))
+	e := Entry{
+		Type: EntryType(b[0]), Exec: b[1] == 1, Mode: binary.LittleEndian.Uint16(b[2:]),
+		Size: int64(binary.LittleEndian.Uint64(b[4:])),
+	}
+	if e.Type > EntrySpecial || b[1] > 1 || e.Mode > modeBits || e.Size < 0 || n > maxName {
 		return Entry{}, errors.New("cannot read an artifact entry: bad head")
 	}
 	name := make([]byte, n)
@@ -132,7 +143,7 @@ func copyTar(r io.Reader, w io.Writer) error {
 
 // entryOf returns the entry for h, or false for what does not leave a guest.
 func entryOf(h *tar.Header, root, name string) (Entry, bool) {
-	e := Entry{Exec: h.Mode&0o100 != 0, Name: strings.TrimPrefix(strings.TrimPrefix(name, root), "/")}
+	e := Entry{Exec: h.Mode&0o100 != 0, Mode: uint16(h.Mode & modeBits), Name: strings.TrimPrefix(strings.TrimPrefix(name, root), "/")}
 	if name != root && !strings.HasPrefix(name, strings.TrimSuffix(root, "/")+"/") || len(e.Name) > maxName {
 		return Entry{}, false
 	}
