@@ -82,7 +82,6 @@ gvisor.dev/gvisor:                   internal/driver/gvisor internal/egress
 github.com/opencontainers/runtime-spec: internal/driver/gvisor
 # Talking to Linux.
 golang.org/x/sys:                    internal/host internal/driver/gvisor internal/driver/drivertest internal/guest/attach internal/testenv cmd/caisson-guest
-github.com/elastic/go-seccomp-bpf:   internal/host
 golang.org/x/net:                    internal/host internal/guest/attach
 # The guest protocol.
 connectrpc.com/connect:              internal/guest/attach internal/guest/process/processconnect internal/guest/filesystem/filesystemconnect cmd/caisson-guest
@@ -99,6 +98,7 @@ github.com/schollz/progressbar/v3:   internal/cli
 golang.org/x/term:                   internal/cli
 github.com/creack/pty:               cmd/caisson-guest
 # Tests.
+github.com/elastic/go-seccomp-bpf:   tests
 github.com/google/go-cmp:            tests
 github.com/rogpeppe/go-internal:     tests
 `

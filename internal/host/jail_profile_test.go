@@ -41,7 +41,7 @@ var jailActs = map[string]func() error{
 
 	"exec":     func() error { return syscall.Exec("/x", []string{"x"}, nil) },
 	"fork":     func() error { return rawCall(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0) },
-	"vfork":    func() error { return rawCall(unix.SYS_VFORK) },
+	"vfork":    func() error { return rawCall(unix.SYS_CLONE, uintptr(unix.CLONE_VFORK|unix.CLONE_VM|unix.SIGCHLD), 0) },
 	"userns":   func() error { return unix.Unshare(unix.CLONE_NEWUSER) },
 	"ptrace":   func() error { return unix.PtraceAttach(1) },
 	"mount":    func() error { return unix.Mount("x", "/tmp", "tmpfs", 0, "") },

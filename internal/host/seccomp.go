@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/elastic/go-seccomp-bpf/arch"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
@@ -44,9 +43,27 @@ func argIs(n uint32, v uint64) condition       { return condition{n, equals, v} 
 func argHas(n uint32, bits uint64) condition   { return condition{n, hasAny, bits} }
 func argLacks(n uint32, bits uint64) condition { return condition{n, hasNone, bits} }
 
-// onlyOn lists names that exist on amd64 alone; newer architectures never had
-// them. Any other name that the table does not know is an error, because a
-// filter that refuses by name must not lose one in silence.
+// callNumber finds a call in calls, the ones that exist everywhere, and in
+// oldCalls, which newer architectures never had. Any other name is an error,
+// because a filter that refuses by name must not lose one in silence.
+func callNumber(name string) (uint32, bool) {
+	for _, list := range [][]call{calls, oldCalls} {
+		for _, c := range list {
+			if c.name == name {
+				return c.nr, true
+			}
+		}
+	}
+	return 0, false
+}
+
+type call struct {
+	name string
+	nr   uint32
+}
+
+// onlyOn are calls that newer architectures do without. Their absence is no
+// mistake in a list.
 const onlyOn = " open creat mkdir mknod chmod stat lstat access readlink time epoll_wait poll "
 
 // Offsets in struct seccomp_data. The low half of an argument comes first on
@@ -58,26 +75,20 @@ const (
 )
 
 // compile turns rules into BPF, one short block for each call: no jump leaves
-// its block, so a block can be read alone. The assembler of the library that
-// names the calls is not used: it compares the next call's number against
-// whatever argument it looked at last, so that a guarded call with the right
-// argument passes as another one.
+// its block, so a block can be read alone. See docs/rationale.md for why no
+// library does it.
 //
 // Calls numbered for another architecture are refused. A filter that allows
 // the rest does it with an error: it may lie under a sandbox kernel that traps
 // its guest's calls, and a kill would win over the trap.
 func compile(rules []rule, otherwise uint32) ([]bpf.Instruction, error) {
-	native, err := arch.GetInfo("")
-	if err != nil {
-		return nil, fmt.Errorf("cannot compile filter: %w", err)
-	}
 	foreign := uint32(unix.SECCOMP_RET_KILL_PROCESS)
 	if otherwise == unix.SECCOMP_RET_ALLOW {
 		foreign = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
 	}
 	prog := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: dataArch, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(native.ID), SkipTrue: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: auditArch, SkipTrue: 1},
 		bpf.RetConstant{Val: foreign}, // numbers of another architecture
 		bpf.LoadAbsolute{Off: dataNr, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: 0x4000_0000, SkipTrue: 1},
@@ -88,14 +99,14 @@ func compile(rules []rule, otherwise uint32) ([]bpf.Instruction, error) {
 			return nil, fmt.Errorf("cannot compile filter: no reason for %q", r.calls)
 		}
 		for _, name := range strings.Fields(r.calls) {
-			nr, ok := native.SyscallNames[name]
+			nr, ok := callNumber(name)
 			if !ok && strings.Contains(onlyOn, " "+name+" ") {
 				continue
 			}
 			if !ok {
 				return nil, fmt.Errorf("cannot compile filter: unknown system call %q", name)
 			}
-			prog = append(prog, r.blocks(uint32(nr))...)
+			prog = append(prog, r.blocks(nr)...)
 		}
 	}
 	return append(prog, bpf.RetConstant{Val: otherwise}), nil
@@ -183,9 +194,12 @@ func loadFilter(prog []bpf.Instruction) error {
 
 // Profile is the list of system calls that a jailed child may use. The zero
 // Profile is refused.
+//
+// Its rules are a function, so that the processes that install no filter do
+// not pay for them at their start.
 type Profile struct {
 	name  string
-	rules []rule
+	lists []func() []rule
 }
 
 func (p Profile) String() string { return p.name }
@@ -194,12 +208,16 @@ func (p Profile) String() string { return p.name }
 // the parent as SIGSYS: a parser that makes an unplanned call is either taken
 // over or broken, and a refusal would let it try the next one.
 func (p Profile) assemble() ([]bpf.Instruction, error) {
-	if len(p.rules) == 0 {
+	rules := p.rules()
+	if len(rules) == 0 {
 		return nil, errors.New("profile allows nothing")
 	}
-	return compile(p.rules, unix.SECCOMP_RET_KILL_PROCESS)
+	return compile(rules, unix.SECCOMP_RET_KILL_PROCESS)
 }
 
-func profile(name string, lists ...[]rule) Profile {
-	return Profile{name: name, rules: slices.Concat(lists...)}
+func (p Profile) rules() (all []rule) {
+	for _, list := range p.lists {
+		all = append(all, list()...)
+	}
+	return all
 }

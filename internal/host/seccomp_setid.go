@@ -18,25 +18,27 @@ const (
 // modeRules keep a process and its children from leaving a setuid, setgid or
 // device file anywhere. The kernel reads modes as 32 bits and less, so the
 // conditions look at single bits and never compare whole registers.
-var modeRules = []rule{
-	{calls: "chmod fchmod", when: []conditions{{argHas(1, setIDBits)}}, errno: unix.EPERM,
-		reason: "setuid by chmod"},
-	{calls: "fchmodat fchmodat2", when: []conditions{{argHas(2, setIDBits)}}, errno: unix.EPERM,
-		reason: "setuid by chmod"},
-	{calls: "creat mkdir", when: []conditions{{argHas(1, setIDBits)}}, errno: unix.EPERM,
-		reason: "setuid at creation"},
-	{calls: "mkdirat", when: []conditions{{argHas(2, setIDBits)}}, errno: unix.EPERM,
-		reason: "setuid at creation"},
-	{calls: "open", when: []conditions{{argHas(1, createBits), argHas(2, setIDBits)}}, errno: unix.EPERM,
-		reason: "setuid at creation; without O_CREAT the mode register is garbage"},
-	{calls: "openat", when: []conditions{{argHas(2, createBits), argHas(3, setIDBits)}}, errno: unix.EPERM,
-		reason: "setuid at creation; without O_CREAT the mode register is garbage"},
-	{calls: "mknod", when: []conditions{{argHas(1, setIDBits)}, {argHas(1, deviceBit)}}, errno: unix.EPERM,
-		reason: "setuid at creation, device nodes"},
-	{calls: "mknodat", when: []conditions{{argHas(2, setIDBits)}, {argHas(2, deviceBit)}}, errno: unix.EPERM,
-		reason: "setuid at creation, device nodes"},
-	{calls: "openat2 io_uring_setup", errno: unix.ENOSYS,
-		reason: "their modes are in memory, where a filter cannot look; callers fall back"},
+func modeRules() []rule {
+	return []rule{
+		{calls: "chmod fchmod", when: []conditions{{argHas(1, setIDBits)}}, errno: unix.EPERM,
+			reason: "setuid by chmod"},
+		{calls: "fchmodat fchmodat2", when: []conditions{{argHas(2, setIDBits)}}, errno: unix.EPERM,
+			reason: "setuid by chmod"},
+		{calls: "creat mkdir", when: []conditions{{argHas(1, setIDBits)}}, errno: unix.EPERM,
+			reason: "setuid at creation"},
+		{calls: "mkdirat", when: []conditions{{argHas(2, setIDBits)}}, errno: unix.EPERM,
+			reason: "setuid at creation"},
+		{calls: "open", when: []conditions{{argHas(1, createBits), argHas(2, setIDBits)}}, errno: unix.EPERM,
+			reason: "setuid at creation; without O_CREAT the mode register is garbage"},
+		{calls: "openat", when: []conditions{{argHas(2, createBits), argHas(3, setIDBits)}}, errno: unix.EPERM,
+			reason: "setuid at creation; without O_CREAT the mode register is garbage"},
+		{calls: "mknod", when: []conditions{{argHas(1, setIDBits)}, {argHas(1, deviceBit)}}, errno: unix.EPERM,
+			reason: "setuid at creation, device nodes"},
+		{calls: "mknodat", when: []conditions{{argHas(2, setIDBits)}, {argHas(2, deviceBit)}}, errno: unix.EPERM,
+			reason: "setuid at creation, device nodes"},
+		{calls: "openat2 io_uring_setup", errno: unix.ENOSYS,
+			reason: "their modes are in memory, where a filter cannot look; callers fall back"},
+	}
 }
 
 // InstallModeFilter keeps every process of a sandbox, whatever it becomes by
@@ -47,7 +49,7 @@ var modeRules = []rule{
 // A caller without CAP_SYS_ADMIN gets no_new_privs set with it, as the kernel
 // demands.
 func InstallModeFilter() error {
-	prog, err := compile(modeRules, unix.SECCOMP_RET_ALLOW)
+	prog, err := compile(modeRules(), unix.SECCOMP_RET_ALLOW)
 	if err != nil {
 		return fmt.Errorf("cannot install mode filter: %w", err)
 	}
