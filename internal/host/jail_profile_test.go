@@ -123,7 +123,7 @@ func rawCall(trap uintptr, args ...uintptr) error {
 	if e != 0 {
 		return e
 	}
-	if trap == unix.SYS_CLONE || trap == unix.SYS_VFORK {
+	if trap == unix.SYS_CLONE {
 		if r == 0 {
 			unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 		}
