@@ -9,19 +9,19 @@ import (
 // Limits is what one sandbox may use. Zero means the default, never
 // "unlimited"; WithDefaults fills it in and Validate refuses what cannot hold.
 type Limits struct {
-	CPU       float64       `json:"cpu"`        // cores
-	CPUWeight int64         `json:"cpu_weight"` // share under contention, 1..10000
-	CPUTime   time.Duration `json:"cpu_time"`   // processor time of the whole sandbox
-	Memory    int64         `json:"memory"`     // bytes, everything written to disk included
-	Pids      int64         `json:"pids"`       // processes and threads inside
-	Disk      int64         `json:"disk"`       // bytes written anywhere, /tmp included
-	Inodes    int64         `json:"inodes"`     // files, directories and links made
-	Shm       int64         `json:"shm"`        // bytes in /dev/shm
-	NoFile    int64         `json:"nofile"`     // open files of one process
-	FileSize  int64         `json:"file_size"`  // bytes of one file
-	Output    int64         `json:"output"`     // bytes of stdout and of stderr, each
-	Artifacts int64         `json:"artifacts"`  // bytes copied out, all together
-	Wall      time.Duration `json:"wall"`       // time from the start of the program
+	CPU       float64       `json:"cpu"`         // cores
+	CPUWeight int64         `json:"cpu_weight"`  // share under contention, 1..10000
+	CPUTime   time.Duration `json:"cpu_time_ns"` // processor time of the whole sandbox
+	Memory    int64         `json:"memory"`      // bytes, everything written to disk included
+	Pids      int64         `json:"pids"`        // processes and threads inside
+	Disk      int64         `json:"disk"`        // bytes written anywhere, /tmp included
+	Inodes    int64         `json:"inodes"`      // files, directories and links made
+	Shm       int64         `json:"shm"`         // bytes in /dev/shm
+	NoFile    int64         `json:"nofile"`      // open files of one process
+	FileSize  int64         `json:"file_size"`   // bytes of one file
+	Output    int64         `json:"output"`      // bytes of stdout and of stderr, each
+	Artifacts int64         `json:"artifacts"`   // bytes copied out, all together
+	Wall      time.Duration `json:"wall_ns"`     // time from the start of the program
 }
 
 // MiB and GiB are bytes.
@@ -33,29 +33,30 @@ const (
 // Rule is one row of the table of limits: its default and the floor and
 // ceiling between which it can hold.
 type Rule struct {
-	Name    string // flag and JSON name
-	Unit    string // "bytes", "cores", "seconds", "count"
-	Default float64
-	Floor   float64
-	Ceiling float64
-	What    string // what happens inside when it is reached
+	Name    string  `json:"flag"` // of the command line, without --
+	Field   string  `json:"name"` // in Limits
+	Unit    string  `json:"unit"` // of the bounds: "bytes", "cores", "seconds", "count"
+	Default float64 `json:"default"`
+	Floor   float64 `json:"floor"`
+	Ceiling float64 `json:"ceiling"`
+	What    string  `json:"what"` // what happens inside when it is reached
 }
 
 // LimitRules is the one table of defaults and floors.
 var LimitRules = []Rule{
-	{"cpu", "cores", 1, 0.05, 512, "the sandbox is slowed down"},
-	{"cpu-weight", "count", 100, 1, 10000, "share when the machine is busy"},
-	{"cpu-time", "seconds", 300, 1, 86400 * 30, "the sandbox ends: cpu time limit"},
-	{"memory", "bytes", 512 * MiB, 32 * MiB, 1 << 42, "the largest process is killed, the sandbox lives"},
-	{"pids", "count", 256, 8, 30000, "fork fails with EAGAIN"},
-	{"disk", "bytes", 256 * MiB, 1 * MiB, 1 << 42, "writes fail with ENOSPC"},
-	{"inodes", "count", 65536, 64, 1 << 24, "creating files fails with ENOSPC"},
-	{"shm", "bytes", 64 * MiB, 64 << 10, 1 << 42, "writes fail with ENOSPC"},
-	{"nofile", "count", 1024, 16, 1 << 20, "open fails with EMFILE"},
-	{"file-size", "bytes", 256 * MiB, 4 << 10, 1 << 42, "writes fail with EFBIG"},
-	{"output", "bytes", 16 * MiB, 0, 1 << 42, "the rest is dropped and counted"},
-	{"artifact-size", "bytes", 256 * MiB, 0, 1 << 42, "the artifact is refused"},
-	{"timeout", "seconds", 60, 0.1, 86400 * 30, "the sandbox ends: wall clock limit"},
+	{"cpu", "cpu", "cores", 1, 0.05, 512, "the sandbox is slowed down"},
+	{"cpu-weight", "cpu_weight", "count", 100, 1, 10000, "share when the machine is busy"},
+	{"cpu-time", "cpu_time_ns", "seconds", 300, 1, 86400 * 30, "the sandbox ends: cpu time limit"},
+	{"memory", "memory", "bytes", 512 * MiB, 32 * MiB, 1 << 42, "the largest process is killed, the sandbox lives"},
+	{"pids", "pids", "count", 256, 8, 30000, "fork fails with EAGAIN"},
+	{"disk", "disk", "bytes", 256 * MiB, 1 * MiB, 1 << 42, "writes fail with ENOSPC"},
+	{"inodes", "inodes", "count", 65536, 64, 1 << 24, "creating files fails with ENOSPC"},
+	{"shm", "shm", "bytes", 64 * MiB, 64 << 10, 1 << 42, "writes fail with ENOSPC"},
+	{"nofile", "nofile", "count", 1024, 24, 1 << 20, "open fails with EMFILE"},
+	{"file-size", "file_size", "bytes", 256 * MiB, 4 << 10, 1 << 42, "writes fail with EFBIG"},
+	{"output", "output", "bytes", 16 * MiB, 1, 1 << 42, "the rest is dropped and counted"},
+	{"artifact-size", "artifacts", "bytes", 256 * MiB, 1, 1 << 42, "the artifact is refused"},
+	{"timeout", "wall_ns", "seconds", 60, 0.1, 86400 * 30, "the sandbox ends: wall clock limit"},
 }
 
 // WithDefaults returns l with every zero replaced by its default. Disk and
@@ -123,6 +124,9 @@ func (r Rule) Text() string { return r.format(r.Default) }
 
 // FloorText prints the floor of the rule.
 func (r Rule) FloorText() string { return r.format(r.Floor) }
+
+// CeilingText prints the most that can be asked for.
+func (r Rule) CeilingText() string { return r.format(r.Ceiling) }
 
 // value reads and writes one field of Limits as a number of its rule's unit.
 type value struct {

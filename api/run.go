@@ -7,7 +7,7 @@ import "time"
 // too: our codes are 120 to 125).
 const (
 	ExitUsage     = 120 // the command line or a value in it is wrong
-	ExitSetup     = 121 // the sandbox could not be made (image, level, space)
+	ExitSetup     = 121 // the sandbox could not be made (image, level, space), or an artifact not be copied
 	ExitLimit     = 122 // a limit ended the sandbox (wall clock, CPU time, memory)
 	ExitLost      = 123 // the sandbox kernel or its guest program ended unasked
 	ExitInterrupt = 124 // Ctrl-C or a signal to caisson ended the run
@@ -95,12 +95,13 @@ type Output struct {
 
 // ArtifactResult is one artifact copied out, or why not.
 type ArtifactResult struct {
-	Path   string `json:"path"`
-	Dest   string `json:"dest,omitempty"`
-	Bytes  int64  `json:"bytes"`
-	Files  int    `json:"files"`
-	SHA256 string `json:"sha256,omitempty"` // single files
-	Error  string `json:"error,omitempty"`
+	Path    string `json:"path"`
+	Dest    string `json:"dest,omitempty"`
+	Bytes   int64  `json:"bytes"`
+	Files   int    `json:"files"`
+	Skipped int    `json:"skipped,omitempty"` // links, devices and pipes, which are never copied
+	SHA256  string `json:"sha256,omitempty"`  // single files
+	Error   string `json:"error,omitempty"`
 }
 
 // RunUsage is time and memory, measured by the host.

@@ -29,7 +29,7 @@ type result struct {
 		Memory  int64
 		Pids    int64
 		Disk    int64
-		CPUTime time.Duration `json:"cpu_time"`
+		CPUTime time.Duration `json:"cpu_time_ns"`
 		Wall    time.Duration
 	}
 	Error *struct{ Message, Hint string }

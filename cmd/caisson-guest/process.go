@@ -31,6 +31,10 @@ type proc struct {
 	done chan struct{} // closed when it is dead and its output is read
 	stop *time.Timer   // the caller's deadline, or nil
 
+	// untilExit: the streams end with the process, whoever else holds them.
+	// Otherwise they end when the last holder has closed them, as E2B's do.
+	untilExit bool
+
 	input chan struct{} // held by the one who writes to stdin or the terminal
 
 	mu       sync.Mutex
@@ -114,8 +118,11 @@ func (p *proc) run(exited <-chan struct{}) {
 	p.mu.Lock()
 	killed := p.killed
 	p.mu.Unlock()
-	if killed {
+	switch {
+	case killed:
 		p.cutOutput()
+	case p.untilExit:
+		p.endOutput()
 	}
 	wg.Wait()
 	if p.stop != nil {
@@ -129,6 +136,15 @@ func (p *proc) cutOutput() {
 	for _, f := range []*os.File{p.out, p.err, p.tty} {
 		if f != nil {
 			f.SetReadDeadline(time.Now().Add(killGrace))
+		}
+	}
+}
+
+// endOutput ends the pumps after what is in the streams now.
+func (p *proc) endOutput() {
+	for _, f := range []*os.File{p.out, p.err, p.tty} {
+		if f != nil {
+			f.SetReadDeadline(time.Unix(1, 0))
 		}
 	}
 }
@@ -168,6 +184,9 @@ func (p *proc) pump(f *os.File, size int, wrap func([]byte) *process.ProcessEven
 			}
 			return true
 		})
+		if errors.Is(err, os.ErrDeadlineExceeded) && p.untilExit {
+			p.drain(raw, size, wrap, ack)
+		}
 		// EIO: the last process has closed its side of the terminal.
 		if err != nil {
 			return
@@ -179,6 +198,24 @@ func (p *proc) pump(f *os.File, size int, wrap func([]byte) *process.ProcessEven
 		if rerr != unix.EINTR && n <= 0 {
 			return
 		}
+	}
+}
+
+// drain passes on what a stream holds at this moment. A descendant that goes on
+// writing adds nothing, and a client that reads slowly loses nothing.
+func (p *proc) drain(raw syscall.RawConn, size int, wrap func([]byte) *process.ProcessEvent_DataEvent, ack chan struct{}) {
+	buf := chunks.Get().(*[pipeChunk]byte)
+	defer chunks.Put(buf)
+	left := 0
+	raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	for left > 0 {
+		n := 0
+		raw.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), buf[:min(size, left)]) })
+		if n <= 0 {
+			return
+		}
+		left -= n
+		p.publish(wrap(buf[:n]), ack)
 	}
 }
 

@@ -51,6 +51,44 @@ func pipeProc(t *testing.T) (p *proc, tab *table, out *os.File, exit func()) {
 	return p, tab, w, func() { tab.exited(p.pid, 0) }
 }
 
+// A descendant that holds a stream, and one that writes to it for ever, end
+// neither the process late nor its output early, however slow the reader is.
+func TestStreamsEndWithTheProcessWhenAsked(t *testing.T) {
+	p, tab, out, exit := pipeProc(t)
+	defer out.Close() // the descendant's end stays open
+	p.untilExit = true
+	sub, unsubscribe := p.subscribe()
+	defer unsubscribe()
+	tab.add(p)
+	if _, err := out.Write(make([]byte, 60<<10)); err != nil {
+		t.Fatal(err)
+	}
+	exit()
+	go func() {
+		for {
+			if _, err := out.Write(make([]byte, 4<<10)); err != nil {
+				return
+			}
+		}
+	}()
+	got, late := 0, time.After(10*time.Second)
+	for {
+		select {
+		case ev := <-sub.events:
+			got += len(ev.data.GetStdout())
+			time.Sleep(200 * time.Millisecond)
+			ev.ack <- struct{}{}
+		case <-p.done:
+			if got < 60<<10 || got > 1<<20 {
+				t.Errorf("read %d bytes", got)
+			}
+			return
+		case <-late:
+			t.Fatal("the streams do not end")
+		}
+	}
+}
+
 func TestOutputWaitsForTheSlowestSubscriber(t *testing.T) {
 	p, tab, out, exit := pipeProc(t)
 	sub, unsubscribe := p.subscribe()

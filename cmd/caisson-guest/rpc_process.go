@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"caisson.dev/caisson/internal/guest"
 	"caisson.dev/caisson/internal/guest/process"
 )
 
@@ -33,6 +34,7 @@ func (s processService) Start(ctx context.Context, req *connect.Request[process.
 		return startError(err)
 	}
 	p := newProc(&process.ProcessInfo{Config: req.Msg.GetProcess(), Tag: req.Msg.Tag})
+	p.untilExit = req.Header().Get(guest.UntilExitHeader) != ""
 	sub, unsubscribe := p.subscribe()
 	defer unsubscribe()
 	err = s.spawn.start(sp, func(c *child) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -48,6 +49,7 @@ type commands struct {
 	Image   ImageCmd   `cmd:"" help:"List, pull, build and remove images."`
 	Limits  limitsCmd  `cmd:"" help:"Show every limit, its default and its floor."`
 	Version versionCmd `cmd:"" help:"Print the version."`
+	Help    helpCmd    `cmd:"" help:"Show the help of a command."`
 }
 
 const description = `Runs code that nobody trusts: in a kernel of its own, with no network,
@@ -76,9 +78,7 @@ func Main(args []string, began time.Time) int {
 	if err != nil {
 		return c.fail(err)
 	}
-	if len(args) == 0 {
-		args = []string{"--help"}
-	}
+	args = withHelp(args)
 	ctx, err := parser.Parse(args)
 	if err != nil {
 		return c.usage(err)
@@ -107,6 +107,26 @@ func splitCommand(args []string) (ours, program []string) {
 	return args, nil
 }
 
+// withHelp turns what people type for help into --help, and --version into the
+// command.
+func withHelp(args []string) []string {
+	switch {
+	case len(args) == 0:
+		return []string{"--help"}
+	case args[0] == "help":
+		return append(slices.Clone(args[1:]), "--help")
+	case args[0] == "--version":
+		return append([]string{"version"}, args[1:]...)
+	}
+	return args
+}
+
+type helpCmd struct {
+	Command []string `arg:"" optional:"" help:"Command to explain."`
+}
+
+func (helpCmd) Help() string { return "Example:\n  caisson help run" }
+
 func (c *commands) usage(err error) int {
 	hint := "see caisson --help"
 	var pe *kong.ParseError
@@ -123,7 +143,10 @@ func (c *commands) fail(err error) int {
 	switch api.Code(err) {
 	case "internal":
 		return api.ExitInternal
-	case "usage", "symlink", "bad_limits", "bad_mount", "bad_env", "bad_lang", "bad_user", "nothing_to_run", "no_level", "mount_refused":
+	case "interrupted":
+		return api.ExitInterrupt
+	case "usage", "symlink", "bad_limits", "bad_mount", "bad_env", "bad_lang", "bad_user", "nothing_to_run", "no_level",
+		"mount_refused", "mount_unreadable", "bad_artifact", "image_reference", "image_name", "image_not_found":
 		return api.ExitUsage
 	}
 	return api.ExitSetup
@@ -148,7 +171,13 @@ func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), 
 
 type versionCmd struct{}
 
+func (versionCmd) Help() string { return "Example:\n  caisson version --json" }
+
 func (versionCmd) Run(g *Globals) error {
+	if g.JSON {
+		writeJSON(g.Stdout, map[string]string{"version": Version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH})
+		return nil
+	}
 	fmt.Fprintln(g.Stdout, "caisson", Version)
 	return nil
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"text/tabwriter"
 	"time"
@@ -29,16 +30,12 @@ func (imageLsCmd) Run(g *Globals) error {
 	if err != nil {
 		return err
 	}
-	list, err := s.List()
-	if err != nil {
-		return err
+	list, damaged := s.List() // what can be read is shown in every case
+	if g.JSON && damaged == nil {
+		writeJSON(g.Stdout, append([]daemon.ImageEntry{}, list...))
 	}
 	if g.JSON {
-		if list == nil {
-			list = []daemon.ImageEntry{}
-		}
-		writeJSON(g.Stdout, list)
-		return nil
+		return damaged
 	}
 	w := tabwriter.NewWriter(g.Stdout, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "IMAGE\tDIGEST\tON DISK\tUSED")
@@ -49,7 +46,7 @@ func (imageLsCmd) Run(g *Globals) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.Ref, e.Digest[:19], size(e.Size), used)
 	}
-	return w.Flush()
+	return errors.Join(w.Flush(), damaged)
 }
 
 // makeFlags are common to pull and build.
@@ -212,7 +209,7 @@ func (c *imageGcCmd) Run(g *Globals) error {
 	if err != nil {
 		return err
 	}
-	res, err := s.GC(context.Background(), c.UnusedFor)
+	res, err := daemon.CollectImages(context.Background(), s, g.Paths(), c.UnusedFor)
 	if err != nil {
 		return err
 	}

@@ -44,9 +44,9 @@ func (limitsCmd) Run(g *Globals) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(g.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "LIMIT\tDEFAULT\tFLOOR\tWHAT HAPPENS THERE")
+	fmt.Fprintln(w, "LIMIT\tDEFAULT\tFLOOR\tCEILING\tWHAT HAPPENS THERE")
 	for _, r := range api.LimitRules {
-		fmt.Fprintf(w, "--%s\t%s\t%s\t%s\n", r.Name, r.Text(), r.FloorText(), r.What)
+		fmt.Fprintf(w, "--%s\t%s\t%s\t%s\t%s\n", r.Name, r.Text(), r.FloorText(), r.CeilingText(), r.What)
 	}
 	return w.Flush()
 }

@@ -19,12 +19,32 @@ func newProgress(w io.Writer, quiet bool) daemon.Progress {
 	case isTerminal(w):
 		return bars(w)
 	}
-	last := ""
+	said := map[string]bool{}
 	return func(u daemon.Update) {
-		if u.Stage.String() != last {
-			last = u.Stage.String()
-			fmt.Fprintf(w, "caisson: %s\n", last)
+		if name := stageName(u); !said[name] {
+			said[name] = true
+			fmt.Fprintf(w, "caisson: %s\n", name)
 		}
+	}
+}
+
+// stageName is what is being done, in the words of a user.
+func stageName(u daemon.Update) string {
+	switch s := u.Stage.String(); s {
+	case "wait":
+		return "waiting for another process that makes the same image"
+	case "start":
+		return "preparing the image"
+	case "build":
+		return "installing packages"
+	case "unpack":
+		return "reading the files of the image"
+	case "write":
+		return "writing the image"
+	case "verify":
+		return "computing its digest"
+	default:
+		return s
 	}
 }
 
@@ -32,12 +52,19 @@ func bars(w io.Writer) daemon.Progress {
 	var bar *progressbar.ProgressBar
 	stage := ""
 	return func(u daemon.Update) {
-		if u.Stage.String() != stage || bar == nil {
+		name := stageName(u)
+		if stage == "installing packages" && u.Stage.String() == "unpack" && u.Total == 0 {
+			return // packages are unpacked into the stream while they are installed
+		}
+		if name != stage || bar == nil {
 			if bar != nil {
 				_ = bar.Finish()
 			}
-			stage = u.Stage.String()
+			stage = name
 			bar = newBar(w, u)
+		}
+		if u.Note != "" {
+			bar.Describe(name + ": " + u.Note)
 		}
 		if u.Total > 0 {
 			bar.ChangeMax64(u.Total)
@@ -57,7 +84,7 @@ func newBar(w io.Writer, u daemon.Update) *progressbar.ProgressBar {
 	}
 	return progressbar.NewOptions64(total,
 		progressbar.OptionSetWriter(w),
-		progressbar.OptionSetDescription(u.Stage.String()),
+		progressbar.OptionSetDescription(stageName(u)),
 		progressbar.OptionShowBytes(true),
 		progressbar.OptionSetWidth(30),
 		progressbar.OptionClearOnFinish(),

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"unicode/utf8"
@@ -47,8 +48,11 @@ func (runCmd) Help() string {
   caisson run --image debian:bookworm,python3-pandas -- python3 -c 'import pandas'
   tar c src | caisson run --memory 1g --timeout 5m -- tar t
 
+A SIZE is written like 512MiB, 512m or 2g; a TIME like 90s, 5m or 1h30m.
+
 The exit code is the program's (128+N for signal N). Codes of Caisson itself:
-  120 bad command line     121 no sandbox could be made   122 a limit ended it
+  120 bad command line     121 no sandbox could be made, or a program that
+  122 a limit ended it         succeeded but whose artifact could not be copied
   123 the sandbox was lost 124 interrupted before it ended 125 internal error`
 }
 
@@ -56,6 +60,10 @@ func (c *runCmd) Run(g *Globals) error {
 	if c.Probe {
 		if err := daemon.Probe(context.Background(), c.Level, g.Paths()); err != nil {
 			return err
+		}
+		if g.JSON {
+			writeJSON(g.Stdout, map[string]any{"level": c.Level, "ready": true})
+			return nil
 		}
 		fmt.Fprintf(g.Stdout, "isolation level %q can run here\n", c.Level)
 		return nil
@@ -79,7 +87,7 @@ func (c *runCmd) Run(g *Globals) error {
 	if err != nil {
 		return err
 	}
-	g.code = res.ExitCode
+	g.code = exitCode(res)
 	if g.JSON {
 		return streams.printJSON(g.Stdout, res)
 	}
@@ -91,14 +99,32 @@ func (c *runCmd) Run(g *Globals) error {
 
 // interruptible ends its context on the first Ctrl-C or TERM, which stops the
 // guest first; a second one kills us, and with us the sandbox.
+// exitCode is the program's own unless that would hide that what the caller
+// asked for is not there.
+func exitCode(res *api.RunResult) int {
+	failed := slices.ContainsFunc(res.Artifacts, func(a api.ArtifactResult) bool { return a.Error != "" })
+	if res.ExitCode == 0 && failed {
+		return api.ExitSetup
+	}
+	return res.ExitCode
+}
+
+// interruptible ends the context at the first signal. The second has its usual
+// effect: it kills us, and the kernel everything that we started.
 func interruptible() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ch := make(chan os.Signal, 2)
-	signal.Notify(ch, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(ch, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	go func() {
-		<-ch
+		s := <-ch
 		cancel()
 		signal.Stop(ch)
+		if s == syscall.SIGQUIT {
+			signal.Ignore(s) // its usual effect is a trace of our goroutines
+		}
+		if s == os.Interrupt && isTerminal(os.Stderr) {
+			fmt.Fprintln(os.Stderr, "\ncaisson: stopping; Ctrl-C again ends it at once")
+		}
 	}()
 	return ctx, cancel
 }
@@ -214,12 +240,22 @@ func report(w io.Writer, res *api.RunResult) {
 		if a.Error != "" {
 			note("artifact %s not copied: %s", a.Path, a.Error)
 		} else {
-			note("artifact %s → %s (%s)", a.Path, a.Dest, size(a.Bytes))
+			note("artifact %s → %s (%s)%s", a.Path, a.Dest, size(a.Bytes), leftOut(a.Skipped))
 		}
 	}
 }
 
 // fill puts captured output into o, as text where it is text.
+func leftOut(n int) string {
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return "; 1 link or device left out"
+	}
+	return fmt.Sprintf("; %d links or devices left out", n)
+}
+
 func fill(o *api.Output, b []byte, limit int64) {
 	if o == nil {
 		return

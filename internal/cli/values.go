@@ -32,6 +32,9 @@ func parseBytes(s string) (int64, error) {
 	}
 	unit, ok := units[strings.TrimSpace(t[i:])]
 	x, err := strconv.ParseFloat(t[:i], 64)
+	if err == nil && ok && x == 0 {
+		return 0, fmt.Errorf("a size of zero is no limit that can hold; see caisson limits")
+	}
 	if err != nil || !ok || x <= 0 || x*float64(unit) > math.MaxInt64/2 {
 		return 0, fmt.Errorf("%q is not a size; write it like 512MiB or 2g", s)
 	}

@@ -1,7 +1,10 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"path/filepath"
+	"time"
 
 	"caisson.dev/caisson/internal/image"
 )
@@ -14,6 +17,15 @@ type (
 	ImageLimits  = image.Limits
 	ImageEntry   = image.Entry
 )
+
+// CollectImages removes what nothing uses: images, and the guest images of
+// other versions.
+func CollectImages(ctx context.Context, s *Images, p Paths, unused time.Duration) (image.GCResult, error) {
+	res, err := s.GC(ctx, unused)
+	freed, serr := image.CleanSkeletons(filepath.Join(p.Data, "skeleton"))
+	res.Freed += freed
+	return res, errors.Join(err, serr)
+}
 
 // OpenImages opens the image store.
 func OpenImages(p Paths) (*Images, error) {

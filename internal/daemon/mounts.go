@@ -53,6 +53,9 @@ func resolveMounts(in []api.Mount, p Paths) ([]api.Mount, error) {
 func refuseNested(mounts []api.Mount) error {
 	for i, a := range mounts {
 		for j, b := range mounts {
+			if i != j && a.Target == b.Target {
+				return &api.Error{Code: "mount_refused", Message: fmt.Sprintf("mount target %q is given twice", a.Target), Hint: "choose a target for each source"}
+			}
 			if i != j && policy.Within(a.Target, b.Target) {
 				return &api.Error{Code: "mount_refused", Message: fmt.Sprintf("mount target %q lies in mount target %q", a.Target, b.Target), Hint: "choose targets side by side, such as /data and /out"}
 			}

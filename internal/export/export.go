@@ -24,10 +24,11 @@ import (
 
 // Result is what was written.
 type Result struct {
-	Files  int
-	Bytes  int64
-	SHA256 string // of a single file
-	Err    error
+	Files   int
+	Skipped int // links, devices, pipes
+	Bytes   int64
+	SHA256  string // of a single file
+	Err     error
 }
 
 // maxEntries bounds the files and directories of one artifact.
@@ -52,7 +53,7 @@ func Write(dir *os.Root, name string, r io.Reader, maxBytes int64) Result {
 		// A broken tree is removed: half a result is worse than none.
 		_ = w.dir.RemoveAll(w.base)
 	}
-	return Result{Files: w.files, Bytes: w.bytes, SHA256: w.sum, Err: w.err}
+	return Result{Files: w.files, Skipped: w.skipped, Bytes: w.bytes, SHA256: w.sum, Err: w.err}
 }
 
 // writer is the state of one artifact. Once err is set nothing is written.
@@ -64,10 +65,10 @@ type writer struct {
 	left  int64
 	tree  bool // we made dest as a directory
 
-	entries, files int
-	bytes          int64
-	sum            string
-	err            error
+	entries, files, skipped int
+	bytes                   int64
+	sum                     string
+	err                     error
 }
 
 func (w *writer) copyAll() {
@@ -104,6 +105,10 @@ func (w *writer) entry(e attach.Entry) error {
 	body := &io.LimitedReader{R: w.in, N: e.Size}
 	defer io.Copy(io.Discard, body)
 	w.entries++
+	if e.Type == attach.EntrySpecial && w.tree && w.entries <= maxEntries {
+		w.skipped++
+		return nil
+	}
 	w.left -= e.Size
 	name, err := w.name(e.Name)
 	switch {

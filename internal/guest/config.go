@@ -21,6 +21,11 @@ const MaxConfig = 1 << 20
 // TokenHeader carries Config.Token on every request.
 const TokenHeader = "X-Access-Token"
 
+// UntilExitHeader on a Start request, with any value, ends the streams of the
+// process with the process itself. E2B's clients, which do not send it, get
+// them until the last descendant has closed them.
+const UntilExitHeader = "X-Caisson-Until-Exit"
+
 // Config is what the host tells the guest program at start. Sizes are bytes.
 // Zero means "no such thing", never "unlimited".
 type Config struct {

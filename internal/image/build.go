@@ -44,6 +44,7 @@ func (s *Store) make(ctx context.Context, work *scratch, out *os.File, src sourc
 		return record{}, s.spaceError(err, 0)
 	}
 	defer spool.Close()
+	o.Progress(Update{Stage: StageStart})
 	feed, err := src.feed(ctx, o.Progress)
 	if err != nil {
 		return record{}, err

@@ -2,11 +2,13 @@ package image
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"caisson.dev/caisson/internal/host"
 )
@@ -22,6 +24,8 @@ func Skeleton(dir string, guest []byte, digest string, mounts int) (string, erro
 	if f, err := os.Open(path); err == nil {
 		defer f.Close()
 		if fi, err := f.Stat(); err == nil && checkSuper(f, fi.Size()) == nil {
+			now := time.Now()
+			os.Chtimes(path, now, now) // only CleanSkeletons reads it
 			return path, nil
 		}
 	}
@@ -32,6 +36,35 @@ func Skeleton(dir string, guest []byte, digest string, mounts int) (string, erro
 		return "", fmt.Errorf("cannot write the guest image: %w", err)
 	}
 	return path, nil
+}
+
+// skeletonAge is how long the image of another version of Caisson stays after
+// its last use: a run that starts has found its file and not yet opened it.
+const skeletonAge = 24 * time.Hour
+
+// CleanSkeletons removes the guest images of other versions that were not used
+// for a day, and what killed writers left. Sandboxes that run hold theirs open.
+func CleanSkeletons(dir string) (freed int64, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	for _, e := range entries {
+		fi, err := e.Info()
+		if err != nil || !fi.Mode().IsRegular() || time.Since(fi.ModTime()) < skeletonAge {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		freed += fi.Size()
+	}
+	return freed, errors.Join(errs...)
 }
 
 // writeSkeleton writes beside path and renames, so that several first runs at

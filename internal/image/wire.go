@@ -46,6 +46,7 @@ const (
 	StageUnpack       // layers are being read
 	StageWrite        // the image file is being written
 	StageVerify       // its digest is being computed
+	StageStart        // the source is being opened or asked
 	stageEnd
 )
 
@@ -53,7 +54,7 @@ func (s Stage) String() string {
 	if s >= stageEnd {
 		s = StageNone
 	}
-	return [...]string{"", "wait", "build", "unpack", "write", "verify"}[s]
+	return [...]string{"", "wait", "build", "unpack", "write", "verify", "start"}[s]
 }
 
 // Config is what an image says about how to run it.

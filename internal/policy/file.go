@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"syscall"
 
 	"go.yaml.in/yaml/v3"
@@ -79,7 +81,7 @@ func Parse(b []byte) (Ceiling, error) {
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
 	if err := d.Decode(&raw); err != nil && !errors.Is(err, io.EOF) {
-		return Ceiling{}, err
+		return Ceiling{}, plainYAML(err)
 	}
 	for _, m := range raw.Mounts {
 		if !filepath.IsAbs(m) || filepath.Clean(m) != m {
@@ -88,3 +90,12 @@ func Parse(b []byte) (Ceiling, error) {
 	}
 	return Ceiling{Mounts: raw.Mounts}, nil
 }
+
+// plainYAML says what the parser says without its talk about Go types.
+func plainYAML(err error) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	text = strings.TrimPrefix(text, "unmarshal errors:\n  ")
+	return errors.New(strings.ReplaceAll(goType.ReplaceAllString(text, ""), "\n  ", "; "))
+}
+
+var goType = regexp.MustCompile(` (in type|into) \S+( \{[^}]*\}.*)?`)

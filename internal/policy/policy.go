@@ -46,8 +46,13 @@ var systemDirs = []string{
 	"/var/run", "/var/lib", "/var/log", "/var/spool", "/var/cache", "/var/backups", "/var/mail",
 }
 
-// sandboxDirs are set up by the guest program; a mount there would break it.
-var sandboxDirs = []string{"/", "/proc", "/sys", "/dev"}
+// sandboxDirs are set up by the guest program; a mount there or below would
+// break it. systemTargets hold the image's own programs and accounts: a mount
+// over one hides them all, which nobody means.
+var (
+	sandboxDirs   = []string{"/", "/proc", "/sys", "/dev"}
+	systemTargets = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"}
+)
 
 // Mount decides on one mount. The error names the rule and what would allow it.
 func (c Ceiling) Mount(m MountFacts, h HostFacts) error {
@@ -92,6 +97,8 @@ func targetRule(target string) string {
 		return "it is not a clean absolute path"
 	case slices.ContainsFunc(sandboxDirs, func(d string) bool { return target == d || d != "/" && Within(target, d) }):
 		return "the sandbox itself uses it"
+	case slices.Contains(systemTargets, target):
+		return "it would hide what the image has there"
 	}
 	return ""
 }

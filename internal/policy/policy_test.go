@@ -47,6 +47,9 @@ func TestI12_MountsRefusedWithoutTheCeiling(t *testing.T) {
 		{"device", MountFacts{Source: "/srv/x/disk", Device: true}, "neither a directory"},
 		{"target proc", MountFacts{Source: "/srv/x", Target: "/proc/x"}, "sandbox itself"},
 		{"target root", MountFacts{Source: "/srv/x", Target: "/"}, "sandbox itself"},
+		{"target programs", MountFacts{Source: "/srv/x", Target: "/usr"}, "would hide"},
+		{"target accounts", MountFacts{Source: "/srv/x", Target: "/etc"}, "would hide"},
+		{"target below", MountFacts{Source: "/srv/x", Target: "/usr/share/x"}, ""},
 		{"relative target", MountFacts{Source: "/srv/x", Target: "data"}, "clean absolute"},
 		{"target with dots", MountFacts{Source: "/srv/x", Target: "/data/../proc"}, "clean absolute"},
 	} {

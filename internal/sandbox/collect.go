@@ -138,7 +138,7 @@ func (c *collector) guestReason(i int) (says string) {
 }
 
 func artifactResult(res api.ArtifactResult, w export.Result, guestSays string) api.ArtifactResult {
-	res.Bytes, res.Files, res.SHA256 = w.Bytes, w.Files, w.SHA256
+	res.Bytes, res.Files, res.Skipped, res.SHA256 = w.Bytes, w.Files, w.Skipped, w.SHA256
 	if w.Err != nil {
 		res.Error = w.Err.Error()
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"caisson.dev/caisson/api"
@@ -24,12 +25,12 @@ var users = map[string]guest.User{
 // code in a file.
 var interpreters = map[string]struct {
 	cmd    string
-	inline string // flag that takes code
-	suffix string
+	inline string   // flag that takes code
+	before []string // what stands between code and arguments
 }{
-	"python": {"python3", "-c", ".py"},
-	"node":   {"node", "-e", ".js"},
-	"bash":   {"bash", "-c", ".sh"},
+	"python": {"python3", "-c", nil},
+	"node":   {"node", "-e", []string{"--"}},
+	"bash":   {"bash", "-c", []string{"bash"}}, // its $0
 }
 
 // plan is a request turned into what driver and attach child need.
@@ -122,7 +123,7 @@ func newTask(cfg Config, req api.RunRequest, user guest.User, token string) (att
 	}
 	t.Cmd = in.cmd
 	if req.Script.Name == "" {
-		t.Args = append([]string{in.inline, string(req.Script.Code)}, req.Argv...)
+		t.Args = slices.Concat([]string{in.inline, string(req.Script.Code)}, in.before, req.Argv)
 		return t, nil
 	}
 	file := path.Join(user.Home, path.Base(req.Script.Name))

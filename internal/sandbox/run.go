@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -261,7 +262,7 @@ func (r *run) programEnd(m attach.Message) end {
 // failed handles a program that could not be started or a guest that broke.
 func (r *run) failed(m attach.Message) error {
 	if m.Num == attach.FailStart && r.started.IsZero() {
-		return &api.Error{Code: "cannot_start", Message: fmt.Sprintf("cannot start %q in image %s: %s", r.plan.task.Cmd, r.cfg.Image.Name, m.Text), Hint: r.startHint()}
+		return &api.Error{Code: "cannot_start", Message: fmt.Sprintf("cannot start %q in image %s: %s", r.plan.task.Cmd, r.cfg.Image.Name, m.Text), Hint: r.startHint(m.Text)}
 	}
 	gone := r.in.Wait(shortly()) == nil // else its death would look like a broken protocol
 	if !r.started.IsZero() {
@@ -279,8 +280,16 @@ func (r *run) failed(m attach.Message) error {
 	return fmt.Errorf("cannot start %q: %s", r.plan.task.Cmd, m.Text)
 }
 
-func (r *run) startHint() string {
-	if r.req.Script != nil {
+// startHint goes by the guest's words, which decide about nothing but a hint.
+func (r *run) startHint(why string) string {
+	switch {
+	case strings.Contains(why, "cwd "):
+		return "the directory of --workdir must be in the image or in a mount"
+	case strings.Contains(why, "permission denied"):
+		return "it must be an executable file that the user inside may run; --user root is root inside only"
+	case strings.Contains(why, "too many open files"):
+		return "raise --nofile"
+	case r.req.Script != nil:
 		return fmt.Sprintf("the image must have %s; try --image debian:bookworm,%s", r.plan.task.Cmd, debianPackage(r.req.Script.Lang))
 	}
 	return "the program must be in the image; see what is there with: caisson run -- ls /usr/bin"

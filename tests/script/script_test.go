@@ -3,7 +3,10 @@
 package script
 
 import (
+	"errors"
 	"os"
+	"os/exec"
+	"strconv"
 	"testing"
 	"time"
 
@@ -38,11 +41,29 @@ func TestScripts(t *testing.T) {
 	testenv.NeedGuest(t, err)
 	data := t.TempDir()
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata",
+		Dir:  "testdata",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("DATA", data)
 			e.Setenv("HOME", e.WorkDir)
 			return nil
 		},
 	})
+}
+
+// exits runs a command and wants that exit code: exits 120 caisson run …
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE COMMAND…")
+	}
+	got := 0
+	err := ts.Exec(args[1], args[2:]...)
+	if ee := new(exec.ExitError); errors.As(err, &ee) {
+		got = ee.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if strconv.Itoa(got) != args[0] {
+		ts.Fatalf("exit code %d, want %s", got, args[0])
+	}
 }

@@ -14,9 +14,9 @@ import (
 	"strings"
 )
 
-// EntryType is what an entry stands for. An artifact has files and directories
-// only: links, devices and pipes of a guest never leave it. The changes of a
-// workspace have the others too.
+// EntryType is what an entry stands for. An artifact has files and directories,
+// and EntrySpecial for what never leaves a guest. The changes of a workspace
+// have the others too.
 type EntryType uint8
 
 const (
@@ -26,7 +26,7 @@ const (
 	EntryLink    // a symlink; the body is its target
 	EntryGone    // something of the workspace that was deleted
 	EntryReplace // a directory that stands in place of the workspace's, whose entries are gone
-	EntrySpecial // a device, pipe or socket: told, never made
+	EntrySpecial // a device, pipe or socket, of an artifact a link too: told, never made
 )
 
 // Entry is the head of one file or directory on the artifact pipe. Name is
@@ -153,7 +153,7 @@ func entryOf(h *tar.Header, root, name string) (Entry, bool) {
 	case tar.TypeDir:
 		e.Type = EntryDir
 	default:
-		return Entry{}, false
+		e.Type, e.Name = EntrySpecial, "" // counted; nobody needs its name
 	}
 	return e, e.Size >= 0
 }

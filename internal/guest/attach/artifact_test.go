@@ -67,7 +67,10 @@ func TestI6_OnlyFilesAndDirectoriesBelowTheArtifactLeave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Entry{{Type: EntryDir, Exec: true, Mode: 0o755}, {Type: EntryFile, Exec: true, Mode: 0o6755, Size: 3, Name: "a"}}
+	want := []Entry{
+		{Type: EntryDir, Exec: true, Mode: 0o755}, {Type: EntryFile, Exec: true, Mode: 0o6755, Size: 3, Name: "a"},
+		{Type: EntrySpecial}, {Type: EntrySpecial}, {Type: EntrySpecial}, {Type: EntrySpecial}, // told as a number
+	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

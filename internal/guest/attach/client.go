@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -105,7 +106,10 @@ func (c *client) request(ctx context.Context, method, path string, body io.Reade
 	if resp.StatusCode >= 300 {
 		defer resp.Body.Close()
 		b, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
-		return nil, fmt.Errorf("guest answered %d: %s", resp.StatusCode, errorText(b))
+		if text := errorText(b); text != "" {
+			return nil, errors.New(text)
+		}
+		return nil, fmt.Errorf("the guest program answered %d", resp.StatusCode)
 	}
 	return resp, nil
 }
@@ -159,6 +163,7 @@ func (c *client) start(ctx context.Context, t Task) (*connect.ServerStreamForCli
 	}
 	req := connect.NewRequest(msg)
 	c.authorise(req.Header())
+	req.Header().Set(guest.UntilExitHeader, "1")
 	if t.User != "" {
 		req.Header().Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(t.User+":")))
 	}
